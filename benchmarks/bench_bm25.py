@@ -1,10 +1,12 @@
-"""BM25 search beside its peers, in one run: the best 3 of 100,000 made-up passages, each query alone and in batches.
+"""BM25 search beside its peers, in one run: the best 3 of 100,000 made-up passages, each query
+alone and in batches.
 
-Words follow Zipf's law; a query is some words of one passage, so that common and rare ones are in it as in a text. Ours
-is timed from the text of a query to its evidence, through the index and, as a tool, through `Toolbox.run_batch`; the
-peers from a query split at its spaces (tantivy: parsed) to numbers of passages. bm25s runs on
-numpy; with numba installed a second line shows that too. A peer that is not installed is named and left out. The last
-column: how often the first passage is the same (tantivy rounds the lengths of passages).
+Words follow Zipf's law; a query is some words of one passage, so that common and rare ones are in
+it as in a text. Ours is timed from the text of a query to its evidence, through the index and, as a
+tool, through `Toolbox.run_batch`; the peers from a query split at its spaces (tantivy: parsed) to
+numbers of passages. bm25s runs on numpy; with numba installed a second line shows that too. A peer
+that is not installed is named and left out. The last column: how often the first passage is the
+same (tantivy rounds the lengths of passages).
 
     python benchmarks/bench_bm25.py [--passages 100000] [--queries 500] [--repeats 3]
 """
@@ -30,7 +32,9 @@ Numbers = list[list[int]]
 
 
 class Peer(NamedTuple):
-    """A way to search: `run` gives the passages' numbers for queries, `at_once` how many it is given together."""
+    """A way to search: `run` gives the passages' numbers for queries, `at_once` how many it is
+    given together.
+    """
 
     name: str
     run: Callable[[list[str]], Numbers]
@@ -171,7 +175,9 @@ def _peers(texts: Sequence[str], folder: Path) -> Iterator[Peer]:
 
 
 def main() -> None:
-    """Print queries per second of each, and how many times ours is as fast as each, alone and in batches."""
+    """Print queries per second of each, and how many times ours is as fast as each, alone and in
+    batches.
+    """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--passages", type=int, default=100_000)
     parser.add_argument("--queries", type=int, default=500)
@@ -188,8 +194,9 @@ def main() -> None:
 
 
 def _print_rates(peers: list[Peer], queries: list[str], repeats: int) -> None:
-    """All peers take turns, so that a busy moment of the machine is everybody's; medians. The first peer of each batch
-    size is what the others are compared with."""
+    """All peers take turns, so that a busy moment of the machine is everybody's; medians. The first
+    peer of each batch size is what the others are compared with.
+    """
     for peer in peers:
         peer.run(queries[: peer.at_once])
     rounds = [[timed(peer, queries) for peer in peers] for _ in range(repeats)]

@@ -1,12 +1,14 @@
-"""Cached tool results: hits and puts per second of `Cache` beside a whole-file JSON cache, at 10,000 entries.
+"""Cached tool results: hits and puts per second of `Cache` beside a whole-file JSON cache, at
+10,000 entries.
 
-The peer is the cache that many research repositories carry: one JSON file, read whole and written whole. It is timed as
-several processes have to use it (the file is read for each lookup) and as a single process may (read once, then kept in
-memory; such a hit is a dictionary's, and blind to what other processes find). An entry is what a search returns: five
-passages with title, URL and about 400 characters each. `Cache` is timed as it is, with entries of late in memory, and
-from its file alone. Hits are also timed through `Toolbox.call` with a tool that is never reached. A rate is the best of
-the repeats, and CPU the processor's time per hit, which other work on the machine disturbs least; the ratios are of our
-rate to the peer's.
+The peer is the cache that many research repositories carry: one JSON file, read whole and written
+whole. It is timed as several processes have to use it (the file is read for each lookup) and as a
+single process may (read once, then kept in memory; such a hit is a dictionary's, and blind to what
+other processes find). An entry is what a search returns: five passages with title, URL and about
+400 characters each. `Cache` is timed as it is, with entries of late in memory, and from its file
+alone. Hits are also timed through `Toolbox.call` with a tool that is never reached. A rate is the
+best of the repeats, and CPU the processor's time per hit, which other work on the machine disturbs
+least; the ratios are of our rate to the peer's.
 
     python benchmarks/bench_cache.py [--entries 10000] [--hits 5000] [--slow-hits 10] [--repeats 3]
 """

@@ -1,16 +1,18 @@
-"""Judged answer support through an endpoint of 50 ms a call: how near to the ideal, and beside ragas' Faithfulness.
+"""Judged answer support through an endpoint of 50 ms a call: how near to the ideal, and beside
+ragas' Faithfulness.
 
-A small server on loopback, in a process of its own, answers every request after the same delay, so both systems get the
-same answers over HTTP with as many requests under way. The ideal is calls × delay ÷ concurrency; what is above it is
-overhead. Imports, clients and first requests come before the clock; nothing is cached.
+A small server on loopback, in a process of its own, answers every request after the same delay, so
+both systems get the same answers over HTTP with as many requests under way. The ideal is calls ×
+delay ÷ concurrency; what is above it is overhead. Imports, clients and first requests come before
+the clock; nothing is cached.
 
-Both ask twice about an answer, short or long: once for the statements it makes, once for whether they are supported.
-With `--apart` ours asks about each statement by itself, which costs more calls and gives probabilities. The slower
-the model, the nearer the ratio of rows comes to that of the calls, which is printed too. The delay is the same
-however long an answer is; ragas lets the model write each claim again with a reason. What it spends on a call beside
-waiting is CPU time, most of it in instructor (the schema anew each time), pydantic and openai's
-client. Its telemetry is switched off: a name look-up for each report
-blocks its event loop wherever there is no network.
+Both ask twice about an answer, short or long: once for the statements it makes, once for whether
+they are supported. With `--apart` ours asks about each statement by itself, which costs more calls
+and gives probabilities. The slower the model, the nearer the ratio of rows comes to that of the
+calls, which is printed too. The delay is the same however long an answer is; ragas lets the model
+write each claim again with a reason. What it spends on a call beside waiting is CPU time, most of
+it in instructor (the schema anew each time), pydantic and openai's client. Its telemetry is
+switched off: a name look-up for each report blocks its event loop wherever there is no network.
 
 ragas is measured where it is installed, in an environment that also has this package:
 `pip install ragas==0.4.3 "langchain-community<0.4"`.
@@ -102,7 +104,9 @@ def compare(runs: dict[str, Run]) -> None:
 def timed(
     name: str, system: System, rows: list[Trajectory], server: "Server", options: argparse.Namespace
 ) -> Run:
-    """Score the rows and print the speed, the calls, the overhead over the ideal and the CPU time spent on it."""
+    """Score the rows and print the speed, the calls, the overhead over the ideal and the CPU time
+    spent on it.
+    """
     assert set(system.score(rows[: options.concurrency])) == {1.0}  # opens the connections
     server.calls()
     start, cpu = time.perf_counter(), time.process_time()

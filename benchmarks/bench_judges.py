@@ -1,11 +1,13 @@
-"""How many pairs a second the model judges take: with and without batches by length and prefixes that are shared, and
-beside a plain `pipeline("text-generation")` that writes one token for the same prompts.
+"""How many pairs a second the model judges take: with and without batches by length and prefixes
+that are shared, and beside a plain `pipeline("text-generation")` that writes one token for the same
+prompts.
 
-The generator head judges as in a GRPO step: several thoughts on the same evidence, of 5 to 400 words. The encoder head
-judges four times as many pairs, each with its own evidence. The default is an untrained Llama with the bundled policy's
-tokenizer as the generator head, and an untrained BERT over the same words as the encoder head: how long they take
-depends on their sizes, not on what their weights say. `--model DIR` measures a causal LM's directory instead,
-`--encoder DIR` a classifier's. All ways judge the same pairs in one run and take turns, so that other load falls on
+The generator head judges as in a GRPO step: several thoughts on the same evidence, of 5 to 400
+words. The encoder head judges four times as many pairs, each with its own evidence. The default is
+an untrained Llama with the bundled policy's tokenizer as the generator head, and an untrained BERT
+over the same words as the encoder head: how long they take depends on their sizes, not on what
+their weights say. `--model DIR` measures a causal LM's directory instead, `--encoder DIR` a
+classifier's. All ways judge the same pairs in one run and take turns, so that other load falls on
 all; that they say the same is checked.
 
     python benchmarks/bench_judges.py [--model DIR] [--encoder DIR] [--pairs 48] [--repeats 3]
@@ -77,7 +79,9 @@ def make_pair(rng: random.Random) -> Pair:
 
 
 def group(rng: random.Random, count: int) -> list[Pair]:
-    """Pairs as a GRPO step has them: each piece of evidence with the thoughts of several rollouts, mixed."""
+    """Pairs as a GRPO step has them: each piece of evidence with the thoughts of several rollouts,
+    mixed.
+    """
     evidence = [make_pair(rng).premise for _ in range(-(-count // THOUGHTS))]
     pairs = [
         msgspec.structs.replace(make_pair(rng), premise=text)
@@ -205,7 +209,9 @@ def chances(verdicts: Sequence[Verdict]) -> list[float]:
 
 
 def piped(judge: GeneratorJudge, pairs: Sequence[Pair], batch_size: int) -> list[float]:
-    """p from the scores of the token that a text-generation pipeline writes behind the same prompts."""
+    """p from the scores of the token that a text-generation pipeline writes behind the same
+    prompts.
+    """
     own = judge.generator
     asked = [judge.asked(pair) for pair in pairs]
     texts = [own.tokenizer.decode(one.ids) for one in asked]
@@ -232,7 +238,9 @@ def piped(judge: GeneratorJudge, pairs: Sequence[Pair], batch_size: int) -> list
 
 
 def report(title: str, ways: dict[str, Way], repeats: int, count: int) -> None:
-    """A table of speeds, by the clock and by this process's CPU time. Asserts that all ways say the same."""
+    """A table of speeds, by the clock and by this process's CPU time. Asserts that all ways say the
+    same.
+    """
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     said: dict[str, list[float]] = {}
     for _ in range(repeats):

@@ -1,16 +1,18 @@
-"""How many trajectories a second are parsed and scored without a judge, every field read, on one core; and audited.
+"""How many trajectories a second are parsed and scored without a judge, every field read, on one
+core; and audited.
 
-Parsed is by `faithful_search.parse` with the dialect's name, as anyone does it; what that costs beyond the dialect's
-own `parse` is told for each dialect.
+Parsed is by `faithful_search.parse` with the dialect's name, as anyone does it; what that costs
+beyond the dialect's own `parse` is told for each dialect.
 
-Beside it, on the same texts in the Search-R1 dialect, what Search-R1 scores with: a scorer of its kind, exact match and
-a state machine for the format; verl's port of it, where the package lies (`pip install --no-deps verl` is enough: the
-module is loaded by itself), without the format; and the plainest scorer there is, regexes for the answer and the order
-of the tags. All of them look for the answer only; none says what a step thought or was given.
+Beside it, on the same texts in the Search-R1 dialect, what Search-R1 scores with: a scorer of its
+kind, exact match and a state machine for the format; verl's port of it, where the package lies
+(`pip install --no-deps verl` is enough: the module is loaded by itself), without the format; and
+the plainest scorer there is, regexes for the answer and the order of the tags. All of them look for
+the answer only; none says what a step thought or was given.
 
-The audit takes all metrics that need no model over a file of rows: these, or your own. Speeds are by CPU time, the best
-of several runs that take turns; the audit's also by the clock, with one process and with two.
-Run: `python benchmarks/bench_parse.py [--rows rollouts.jsonl]`
+The audit takes all metrics that need no model over a file of rows: these, or your own. Speeds are
+by CPU time, the best of several runs that take turns; the audit's also by the clock, with one
+process and with two. Run: `python benchmarks/bench_parse.py [--rows rollouts.jsonl]`
 """
 
 import argparse
@@ -227,7 +229,9 @@ def read_fields(trajectory: Trajectory) -> int:
 
 
 def verl_scorer() -> Scorer | None:
-    """verl's port of Search-R1's scorer, loaded without the package around it, which needs Ray and more."""
+    """verl's port of Search-R1's scorer, loaded without the package around it, which needs Ray and
+    more.
+    """
     package = importlib.util.find_spec("verl")
     if package is None or not package.submodule_search_locations:
         return None
@@ -281,7 +285,9 @@ def score_by_states(texts: Sequence[str], golds: Golds) -> float:
 
 
 def in_form(text: str) -> bool:
-    """From the assistant's marker on: as many closing tags as opening, each where it may stand, blanks between."""
+    """From the assistant's marker on: as many closing tags as opening, each where it may stand,
+    blanks between.
+    """
     _, marker, said = text.partition("<|im_start|>assistant")
     said = said if marker else text
     names = ("think", "search", "information", "answer")

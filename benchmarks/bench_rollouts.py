@@ -1,14 +1,18 @@
-"""Rollouts a second: our engine, TRL's own tool loop doing the same episodes, and the limit of both, pure decoding.
+"""Rollouts a second: our engine, TRL's own tool loop doing the same episodes, and the limit of
+both, pure decoding.
 
-The bundled tiny policy, its tools and the limits of `recipes/configs/pou_tiny.yaml`. Both loops get the same weights,
-questions and tools, and one batch; each token is the most probable one (`top_k=1`), so that they sample the same turns.
-TRL's loop (`GRPOTrainer(environment_factory=SearchEnvironment.factory(toolbox))`) is given a chat template that writes
-what our dialect writes, and a `response_template` that reads the policy's calls. How many episodes came out token for
-token the same is counted. The limit is one `generate` over the same prompts for as many tokens as the policy sampled in
-its turns, the same number for each row: no tools, no responses to read, no row that waits for a longer one.
+The bundled tiny policy, its tools and the limits of `recipes/configs/pou_tiny.yaml`. Both loops get
+the same weights, questions and tools, and one batch; each token is the most probable one
+(`top_k=1`), so that they sample the same turns. TRL's loop
+(`GRPOTrainer(environment_factory=SearchEnvironment.factory(toolbox))`) is given a tokenizer that
+writes and reads what our dialect does (`ToolTemplate`). How many episodes came out token for token
+the same is counted. The limit is one `generate` over the same prompts for as many tokens as the
+policy sampled in its turns, the same number for each row: no tools, no responses to read, no row
+that waits for a longer one.
 
-What is timed is `_generate` of both trainers, from the questions to ids and masks, without rewards; ways take turns.
-Seconds are CPU time of the process, so that other load counts little; the shares are by the clock.
+What is timed is `_generate` of both trainers, from the questions to ids and masks, without rewards;
+ways take turns. Seconds are CPU time of the process, so that other load counts little; the shares
+are by the clock.
 
     python benchmarks/bench_rollouts.py [--questions 32] [--repeats 5] [--threads 1]
 """
@@ -31,7 +35,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer import grpo_trainer
 
+from faithful_search import dialects
 from faithful_search.bundled import tiny_policy
+from faithful_search.inference.tool_template import ToolTemplate
 from faithful_search.rewards import answer_only_mix
 from faithful_search.rollout import Episode, SearchEnvironment
 from faithful_search.tasks import Task, load_tasks
@@ -41,28 +47,6 @@ from faithful_search.training.grpo import SearchGRPOTrainer
 from faithful_search.training.starting import RunArguments
 
 TURNS, TURN_TOKENS, TOTAL_TOKENS = 6, 96, 768
-# TRL finds an environment's tools by the alphabet; our prompt names them in the toolbox's order, the other way round
-TEMPLATE = """\
-{% if tools %}<|tools|>{{ tools | map(attribute='function.name') | sort(reverse=true) | join(' ') }}{% endif %}\
-{% for message in messages %}\
-{% if message.role == 'tool' %}<|user|><tool_response>\n{{ message.content }}\n</tool_response><|end|>\
-{% else %}<|{{ message.role }}|>\
-{% if message.reasoning_content %}<think>{{ message.reasoning_content }}</think>{% endif %}{{ message.content }}\
-{% for call in message.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}<|end|>\
-{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"""
-CALL = {"type": "function", "function": "{content}"}
-RESPONSE = {
-    "defaults": {"role": "assistant"},
-    "start_anchor": "<|assistant|>",
-    "fields": {
-        "reasoning_content": {"open": "<think>", "close_pattern": "</think>", "content": "text"},
-        "tool_calls": {
-            **{"open": "<tool_call>", "close_pattern": "</tool_call>", "repeats": True},
-            **{"content": "json", "transform": CALL},
-        },
-        "content": {"close_pattern": r"<\|end\|>", "content": "text"},
-    },
-}
 PARTS = ("reading", "decoding", "sampling", "text", "tools and rest")
 Way = Callable[[], Any]
 
@@ -168,16 +152,16 @@ def our_trainer(
 def trl_trainer(folder: str, tasks: Sequence[Task], toolbox: Toolbox) -> GRPOTrainer:
     """TRL's, whose episodes read and write the same text."""
     model, tokenizer = policy()
-    tokenizer.chat_template, tokenizer.response_template = TEMPLATE, RESPONSE
+    dialect = dialects.load("pou")
     return GRPOTrainer(
         model=model,
         reward_funcs=lambda completions, **columns: [0.0] * len(completions),
         args=settings(GRPOConfig, folder, len(tasks), max_tool_calling_iterations=TURNS - 1),
         train_dataset=Dataset.from_list(
-            [{"prompt": [{"role": "user", "content": task.question}]} for task in tasks]
+            [{"prompt": dialect.prompt(task.question, toolbox.schemas)} for task in tasks]
         ),
-        processing_class=tokenizer,
-        environment_factory=SearchEnvironment.factory(toolbox, tokenizer=tokenizer),
+        processing_class=ToolTemplate.of(tokenizer, dialect, toolbox.names).dressed(tokenizer),
+        environment_factory=SearchEnvironment.factory(toolbox, dialect, tokenizer),
     )
 
 

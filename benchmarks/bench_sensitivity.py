@@ -1,16 +1,18 @@
-"""What Proof-of-Use's evidence sensitivity costs: `choice_probs` on pairs of contexts, one with the real tool response
-and one with the perturbed one, against two full forward passes a probe.
+"""What Proof-of-Use's evidence sensitivity costs: `choice_probs` on pairs of contexts, one with the
+real tool response and one with the perturbed one, against two full forward passes a probe.
 
-The first lines have the probes of real rollouts: the bundled tiny policy's on the bundled world, probed by the reward
-itself. The others are made up for an untrained Llama (how long it takes depends on its sizes, not on its weights), all
-behind one system prompt: a training step's, eight rollouts of each question with a probe at any of their turns; and
-pairs of contexts of about `--lengths` tokens, alike up to a place early in the context, in its middle, or shortly
-before its end. The two of a pair differ in length by a few tokens.
+The first lines have the probes of real rollouts: the bundled tiny policy's on the bundled world,
+probed by the reward itself. The others are made up for an untrained Llama (how long it takes
+depends on its sizes, not on its weights), all behind one system prompt: a training step's, eight
+rollouts of each question with a probe at any of their turns; and pairs of contexts of about
+`--lengths` tokens, alike up to a place early in the context, in its middle, or shortly before its
+end. The two of a pair differ in length by a few tokens.
 
-The other ways give the same prompts whole: in batches (`shares = False`) and one by one, as a plain loop over
-`model(ids)` does. All ways take turns, and that their probabilities are the same is checked. Tokens are counted as the
-model gets them, padding included. Beside them stand two ideals without padding: what the two of each pair begin with
-read once, and what any prompts begin with read once.
+The other ways give the same prompts whole: in batches (`shares = False`) and one by one, as a plain
+loop over `model(ids)` does. All ways take turns, and that their probabilities are the same is
+checked. Tokens are counted as the model gets them, padding included. Beside them stand two ideals
+without padding: what the two of each pair begin with read once, and what any prompts begin with
+read once.
 
     python benchmarks/bench_sensitivity.py [--rollouts 32] [--repeats 2] [--threads 1]
     python benchmarks/bench_sensitivity.py --lengths 1000 2000 4000 --size 135m     # takes long
@@ -133,7 +135,9 @@ class Recording:
         return self.generator.choice_probs(prompts, choices)
 
     def probes(self, rollouts: int) -> tuple[list[Ids], list[list[Ids]]]:
-        """What the reward asks about rollouts as a training step has them: eight of each question."""
+        """What the reward asks about rollouts as a training step has them: eight of each
+        question.
+        """
         EvidenceSensitivity(budget=2).bind(policy=self).score_batch(self._rollouts(rollouts))
         return self.asked
 
@@ -148,8 +152,9 @@ class Recording:
 
 
 def step(rng: random.Random, rollouts: int) -> list[Ids]:
-    """Contexts, real and perturbed in turn, of eight rollouts of each question: turns, and responses of 100 to 300
-    tokens; which turn is probed is drawn."""
+    """Contexts, real and perturbed in turn, of eight rollouts of each question: turns, and
+    responses of 100 to 300 tokens; which turn is probed is drawn.
+    """
     system, question, found = draw(rng, SYSTEM), [], []
     for number in range(rollouts):
         question = question if number % 8 else draw(rng, QUESTION)
@@ -161,13 +166,17 @@ def step(rng: random.Random, rollouts: int) -> list[Ids]:
 
 
 def pair(rng: random.Random, before: Ids, response: int) -> list[Ids]:
-    """A real and a perturbed response behind the same turns, and the turn that is probed up to its verdict."""
+    """A real and a perturbed response behind the same turns, and the turn that is probed up to its
+    verdict.
+    """
     verdict = draw(rng, VERDICT)
     return [before + draw(rng, response + more) + verdict for more in (0, rng.randrange(-10, 10))]
 
 
 def pairs(rng: random.Random, count: int, length: int, share: float) -> list[Ids]:
-    """Contexts of about `length` tokens, real and perturbed in turn, alike in their first `share`."""
+    """Contexts of about `length` tokens, real and perturbed in turn, alike in their first
+    `share`.
+    """
     system = draw(rng, SYSTEM)
     found = []
     for _ in range(count):

@@ -1,15 +1,18 @@
-"""Queries per second of `faithful-search serve` beside a server of the Search-R1 kind, over the same BM25 index.
+"""Queries per second of `faithful-search serve` beside a server of the Search-R1 kind, over the
+same BM25 index.
 
-The peer does what Search-R1's does: one handler in the thread pool for each request, which loops over its queries one
-by one; its requests are read with pydantic and its answers written with the standard library's JSON. It is Starlette
-(which comes with `faithful-search[mcp]`), runs under uvicorn as ours does, and asks the same index. Servers and clients
-are processes of their own; each client sends its next request when it has its answer, as a rollout does. All queries
-are different.
+The peer does what Search-R1's does: one handler in the thread pool for each request, which loops
+over its queries one by one; its requests are read with pydantic and its answers written with the
+standard library's JSON. It is Starlette (which comes with `faithful-search[mcp]`), runs under
+uvicorn as ours does, and asks the same index. Servers and clients are processes of their own; each
+client sends its next request when it has its answer, as a rollout does. All queries are different.
 
-    python benchmarks/bench_serve.py [--documents 100000] [--clients 1 16 128] [--queries 1] [--seconds 6]
+    python benchmarks/bench_serve.py [--documents 100000] [--clients 1 16 128] [--queries 1]
+    [--seconds 6]
 
-With `--dense MODEL` (a folder or a name of the Hub) both serve a dense index of `--dense-documents` passages instead.
-On a machine that does other things too, compare the servers' own CPU time for a query.
+With `--dense MODEL` (a folder or a name of the Hub) both serve a dense index of `--dense-documents`
+passages instead. On a machine that does other things too, compare the servers' own CPU time for a
+query.
 """
 
 import argparse
@@ -47,7 +50,9 @@ def write_corpus(path: Path, documents: int) -> None:
 
 
 def queries(seed: int) -> Iterator[str]:
-    """Five words each, of which the commonest 20 are left out, as of a question without its function words."""
+    """Five words each, of which the commonest 20 are left out, as of a question without its
+    function words.
+    """
     draw = random.Random(seed)
     while True:
         yield " ".join(f"w{min(20 + int(draw.paretovariate(0.35)), WORDS)}" for _ in range(5))
@@ -174,7 +179,9 @@ Runs = dict[str, list[Run]]
 def measure(
     corpus: str, cache: str, clients: list[int], many: int, seconds: float, rounds: int
 ) -> Runs:
-    """A run for each number of clients; both servers in turn, for what else the machine does to be shared fairly."""
+    """A run for each number of clients; both servers in turn, for what else the machine does to be
+    shared fairly.
+    """
     runs = {kind: [Run() for _ in clients] for kind in ("ours", "peer")}
     with server("ours", corpus, cache) as ours, server("peer", corpus, cache) as peer:
         for turn in range(-1, rounds):

@@ -1,12 +1,13 @@
-"""What a turn costs besides the model, at the end of short and of long episodes: the engine's `Episode`, TRL's tool
-loop, and the naive way.
+"""What a turn costs besides the model, at the end of short and of long episodes: the engine's
+`Episode`, TRL's tool loop, and the naive way.
 
-An episode's turns are given; every one asks the bundled world's search for three passages. What is timed for each turn:
-reading what was sampled (decoding and parsing), writing the tool response, its tokenisation, and the ids that the
-policy sees next. The engine tokenises what is new. TRL's loop (its own `_get_tool_suffix_ids` and `parse_response`)
-does too, around a dummy conversation that it renders twice. The naive way renders and tokenises the whole conversation
-again each turn. The three see the same text, and their ids are compared. Where the cost does not depend on how
-long the episode is, the last turns cost what the first ones do.
+An episode's turns are given; every one asks the bundled world's search for three passages. What is
+timed for each turn: reading what was sampled (decoding and parsing), writing the tool response, its
+tokenisation, and the ids that the policy sees next. The engine tokenises what is new. TRL's loop
+(its own `_get_tool_suffix_ids` and `parse_response`) does too, around a dummy conversation that it
+renders twice. The naive way renders and tokenises the whole conversation again each turn. The three
+see the same text, and their ids are compared. Where the cost does not depend on how long the
+episode is, the last turns cost what the first ones do.
 
     python benchmarks/bench_suffix.py [--turns 8 32 128] [--repeats 5]
 """
@@ -162,7 +163,9 @@ def main() -> None:
 def line(
     chat: ChatFormat, question: str, tools: list[Any], turns: Sequence[Turn], repeats: int
 ) -> str:
-    """The table's line for an episode of these turns. Asserts that all ways end with the same ids."""
+    """The table's line for an episode of these turns. Asserts that all ways end with the same
+    ids.
+    """
     runs: dict[str, list[list[float]]] = {name: [] for name in WAYS}
     ends: dict[str, list[int]] = {}
     for _ in range(repeats):

@@ -1,8 +1,10 @@
-"""The tool calls of one turn: `Toolbox.run_batch` against TRL's tool loop, the same tool waiting 50 ms in both.
+"""The tool calls of one turn: `Toolbox.run_batch` against TRL's tool loop, the same tool waiting 50
+ms in both.
 
-TRL's own `GRPOTrainer._tool_call_loop` runs here, unchanged, on an object that holds just what it reads. Generation
-after the calls and the templating of their results cost nothing in it: what is timed is the calls and the bookkeeping
-around them. The toolbox runs as many calls at once as there are rollouts (its default is 64).
+TRL's own `GRPOTrainer._tool_call_loop` runs here, unchanged, on an object that holds just what it
+reads. Generation after the calls and the templating of their results cost nothing in it: what is
+timed is the calls and the bookkeeping around them. The toolbox runs as many calls at once as there
+are rollouts (its default is 64).
 
     python benchmarks/bench_tool_calls.py [--rollouts 16 64 256] [--wait 0.05] [--repeats 3]
 """

@@ -1,14 +1,16 @@
 """What keeping keys and values from turn to turn saves, against reading every context again.
 
 Two settings. In the first, the bundled tiny policy plays the bundled world with the limits of
-`recipes/configs/pou_tiny.yaml`, through the engine: 4 questions, 8 rollouts each, sampled. The rounding of either way
-leads to other samples here and there, so the figures are for each sampled token, over several seeds. In the second, an
-untrained Llama of 32 million parameters (or the model of `--model DIR`) plays episodes whose lengths are scripted: a
-prompt of 300 tokens or so, turns of 20 to 96 tokens, tool responses of 200 to 600. Both ways have the same lengths and
-take turns with each turn of the episodes, so that other load falls on both. The log-probabilities that are noted while
-keeping are compared with those of one pass over the whole context.
+`recipes/configs/pou_tiny.yaml`, through the engine: 4 questions, 8 rollouts each, sampled. The
+rounding of either way leads to other samples here and there, so the figures are for each sampled
+token, over several seeds. In the second, an untrained Llama of 32 million parameters (or the model
+of `--model DIR`) plays episodes whose lengths are scripted: a prompt of 300 tokens or so, turns of
+20 to 96 tokens, tool responses of 200 to 600. Both ways have the same lengths and take turns with
+each turn of the episodes, so that other load falls on both. The log-probabilities that are noted
+while keeping are compared with those of one pass over the whole context.
 
-    python benchmarks/bench_turns.py [--model DIR] [--rollouts 8] [--turns 2 4 8] [--seeds 3] [--threads 1]
+    python benchmarks/bench_turns.py [--model DIR] [--rollouts 8] [--turns 2 4 8] [--seeds 3]
+    [--threads 1]
 """
 
 import argparse

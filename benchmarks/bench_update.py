@@ -1,10 +1,13 @@
-"""What an update costs: each estimator's beside TRL's GRPO, on the same rollouts of the bundled tiny policy.
+"""What an update costs: each estimator's beside TRL's GRPO, on the same rollouts of the bundled
+tiny policy.
 
-Rollouts of the bundled world are sampled once. Then, in a process of its own for each estimator, advantages are made of
-their scores, and loss, gradient and optimizer's step of the whole batch computed. TRL's own is one padded pass; ours
-go in passes by length. Sampling and rewards are left out: they are the same for all.
+Rollouts of the bundled world are sampled once. Then, in a process of its own for each estimator,
+advantages are made of their scores, and loss, gradient and optimizer's step of the whole batch
+computed. TRL's own is one padded pass; ours go in passes by length. Sampling and rewards are left
+out: they are the same for all.
 
-    python benchmarks/bench_update.py [--rollouts 16] [--repeats 3] [--threads 1] [--only trl turns ppo]
+    python benchmarks/bench_update.py [--rollouts 16] [--repeats 3] [--threads 1] [--only trl turns
+    ppo]
 """
 
 import argparse
@@ -40,7 +43,6 @@ UPDATES: dict[str, dict[str, Any]] = {
     "ppo": {"advantages": PPO},
     "ppo, own trunk": {"advantages": PPO, "value_trunk": True},
 }
-KEPT = ("own", "batch", "_tokens")
 
 
 def main() -> None:
@@ -105,7 +107,7 @@ def sample(path: Path, given: argparse.Namespace) -> tuple[int, int]:
         trainer.model.train()
         rows = [dict(trainer.train_dataset[number // GROUP]) for number in range(given.rollouts)]
         output = trainer._generate_and_score_completions(rows)
-    path.write_bytes(pickle.dumps((output, {name: getattr(trainer, name) for name in KEPT})))
+    path.write_bytes(pickle.dumps((output, trainer.rollouts)))
     return int((output["turn_numbers"] > 0).sum()), output["prompt_ids"].numel() + output[
         "completion_ids"
     ].numel()
@@ -113,10 +115,10 @@ def sample(path: Path, given: argparse.Namespace) -> tuple[int, int]:
 
 def measured(name: str, path: str, given: argparse.Namespace) -> dict[str, float]:
     """Median seconds of an update, and the process's largest memory."""
-    output, kept = pickle.loads(Path(path).read_bytes())  # our own, of a moment ago
+    output, rollouts = pickle.loads(Path(path).read_bytes())  # our own, of a moment ago
     with RunArguments(search_top_k=3).toolbox() as toolbox, tempfile.TemporaryDirectory() as out:
         trainer = build(out, toolbox, given, **UPDATES[name])
-        vars(trainer).update(kept)
+        trainer.rollouts = rollouts
         trainer.model.train()
         trainer.current_gradient_accumulation_steps = 1
         optimizer = trainer.create_optimizer()
@@ -134,10 +136,7 @@ def measured(name: str, path: str, given: argparse.Namespace) -> dict[str, float
 def update(trainer: SearchGRPOTrainer, batch: dict[str, Any], optimizer: Any, plain: bool) -> float:
     """Seconds of this process for advantages, gradient and step."""
     start = time.process_time()
-    if isinstance(trainer, SearchPPOTrainer):
-        batch |= trainer._estimated(batch)
-    else:
-        batch["advantages"] = trainer._advantages(batch["advantages"], batch["turn_numbers"])
+    batch |= trainer._estimated(trainer.rollouts, batch)
     if plain:  # TRL's own passes and loss
         trainer._get_per_token_logps_and_entropies = (
             GRPOTrainer._get_per_token_logps_and_entropies.__get__(trainer)

@@ -1,9 +1,10 @@
-"""What the verdict term costs: a training step of the bundled tiny policy with it and without, on the same rollouts.
+"""What the verdict term costs: a training step of the bundled tiny policy with it and without, on
+the same rollouts.
 
-Rollouts of the bundled world are sampled and probed once; then loss and gradient of the whole batch are computed over
-and over, in batches of `--batch` rollouts: TRL's loss alone, and with the term, taking turns. Beside the seconds stand
-the tokens that go through the model, padding included. Sampling, rewards and the optimizer's own step are left out:
-they are the same with and without.
+Rollouts of the bundled world are sampled and probed once; then loss and gradient of the whole batch
+are computed over and over, in batches of `--batch` rollouts: TRL's loss alone, and with the term,
+taking turns. Beside the seconds stand the tokens that go through the model, padding included.
+Sampling, rewards and the optimizer's own step are left out: they are the same with and without.
 
     python benchmarks/bench_verdict_term.py [--rollouts 16] [--budget 1] [--repeats 3] [--threads 1]
     python benchmarks/bench_verdict_term.py --budget -1     # all eligible steps

@@ -1,4 +1,5 @@
-"""The tools of `faithful-search serve CORPUS --mcp`, used by any client of the Model Context Protocol.
+"""The tools of `faithful-search serve CORPUS --mcp`, used by any client of the Model Context
+Protocol.
 
     python examples/mcp_client.py                                  # starts the server itself
     python examples/mcp_client.py --url http://127.0.0.1:8000/mcp  # one that runs with --mcp-http

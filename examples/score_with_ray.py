@@ -1,4 +1,5 @@
-"""Score trajectories with Ray Data: the scores of `faithful-search audit`, on as many machines as Ray has.
+"""Score trajectories with Ray Data: the scores of `faithful-search audit`, on as many machines as
+Ray has.
 
     pip install "ray[data]"
     python examples/score_with_ray.py rollouts.jsonl scores/ --workers 2

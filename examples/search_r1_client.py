@@ -1,8 +1,9 @@
 """A rollout's search step as Search-R1 trains with it, against `faithful-search serve`.
 
-Its trainer collects the queries of all live rollouts, sends them as one request, and puts each rollout's passages into
-its context, the first line of `contents` as the title. This is that step and nothing of ours: any code that speaks this
-format can use the server unchanged. It needs `requests` only.
+Its trainer collects the queries of all live rollouts, sends them as one request, and puts each
+rollout's passages into its context, the first line of `contents` as the title. This is that step
+and nothing of ours: any code that speaks this format can use the server unchanged. It needs
+`requests` only.
 
     faithful-search serve world &
     python examples/search_r1_client.py http://127.0.0.1:8000/retrieve

@@ -5,7 +5,8 @@ pip install smolagents && python examples/smolagents_agent.py "What is the capit
 python examples/smolagents_agent.py "…" --model HuggingFaceTB/SmolLM3-3B      # a model of the Hub's Inference Providers
 ```
 
-Without `--model` a scripted stand-in searches once and repeats the first line it finds, to show the wiring without one.
+Without `--model` a scripted stand-in searches once and repeats the first line it finds, to show the
+wiring without one.
 """
 
 import argparse

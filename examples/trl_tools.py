@@ -5,9 +5,10 @@ accelerate launch examples/trl_tools.py --model Qwen/Qwen2.5-0.5B-Instruct --max
 accelerate launch examples/trl_tools.py --model Qwen/Qwen2.5-0.5B-Instruct --plain      # GRPOTrainer(tools=[…])
 ```
 
-The model's chat template must know tools. An environment knows its rollout: evidence ids begin at E1 in each, and the
-reward sees what was found. Plain functions need no class; their ids run on. `SearchGRPOTrainer` (recipes/pou.py) runs
-the episodes itself, in any dialect, and batches the tool calls of a turn.
+The model's chat template must know tools. An environment knows its rollout: evidence ids begin at
+E1 in each, and the reward sees what was found. Plain functions need no class; their ids run on.
+`SearchGRPOTrainer` (recipes/pou.py) runs the episodes itself, in any dialect, and batches the tool
+calls of a turn.
 """
 
 import argparse

@@ -1,7 +1,9 @@
-"""Build the bundled world: passages, triples, names and multi-hop questions from the tables in ``scripts/world``.
+"""Build the bundled world: passages, triples, names and multi-hop questions from the tables in
+``scripts/world``.
 
-Every entity hangs on exactly one country, and every country belongs to one split, so chains of different splits
-share no fact. The build reads only committed tables and a seeded generator, and writes the same bytes on every run.
+Every entity hangs on exactly one country, and every country belongs to one split, so chains of
+different splits share no fact. The build reads only committed tables and a seeded generator, and
+writes the same bytes on every run.
 
     python scripts/build_world.py           # write the data files
     python scripts/build_world.py --check   # exit 1 when the committed files differ
@@ -28,7 +30,8 @@ HOP_SHARE = {1: 0.30, 2: 0.45, 3: 0.25}
 ANSWER_SHARE = 0.06
 ONE_STORE_SHARE = 0.2
 
-# relation -> (store, type of its object); "both" relations lose one of the stores for some of their facts
+# relation -> (store, type of its object); "both" relations lose one of the stores for some of their
+# facts
 RELATIONS = {
     "director": ("passage", "director"),
     "lead actor": ("both", "actor"),
@@ -73,7 +76,9 @@ TABLE_FILES = {
 
 @dataclass(frozen=True)
 class Fact:
-    """One triple of the world, with the split it belongs to and the ids of the places that state it."""
+    """One triple of the world, with the split it belongs to and the ids of the places that state
+    it.
+    """
 
     subject: str
     relation: str
@@ -155,7 +160,9 @@ def claim(types: dict[str, str], name: str, kind: str) -> None:
 
 
 def check_names(types: dict[str, str]) -> None:
-    """Refuse a name with unusual characters or one that occurs, word for word, inside another name."""
+    """Refuse a name with unusual characters or one that occurs, word for word, inside another
+    name.
+    """
     words = {name: tuple(re.findall(r"\w+", name.lower())) for name in types}
     by_word: dict[str, list[str]] = defaultdict(list)
     for name, parts in words.items():
@@ -179,7 +186,9 @@ def check_phrasing(types: dict[str, str], phrasing: dict[str, dict[str, list[str
 
 
 def raw_facts(tables: dict[str, list[dict[str, str]]], types: dict[str, str]) -> Iterator[Fact]:
-    """Every cell of the tables as a fact; ``key`` names the phrasing of its relation for its subject's type."""
+    """Every cell of the tables as a fact; ``key`` names the phrasing of its relation for its
+    subject's type.
+    """
     splits = entity_splits(tables)
     for kind, rows in tables.items():
         for row in rows:
@@ -321,7 +330,9 @@ def walk(facts: Iterable[Fact], outgoing: dict[str, list[Fact]], hops: int) -> I
 
 
 def shuffled_by_shape(chains: list[list[Fact]], rng: random.Random) -> list[list[Fact]]:
-    """The chains in random order, taking one of each shape in turn so that rare shapes are heard."""
+    """The chains in random order, taking one of each shape in turn so that rare shapes are
+    heard.
+    """
     shapes: dict[tuple[str, ...], list[list[Fact]]] = defaultdict(list)
     for chain in chains:
         shapes[tuple(fact.key for fact in chain)].append(chain)
@@ -371,7 +382,9 @@ def write(files: dict[str, bytes]) -> None:
 
 
 def stale(files: dict[str, bytes]) -> list[str]:
-    """The names of the data files whose content differs from a fresh build; compressed files compare unpacked."""
+    """The names of the data files whose content differs from a fresh build; compressed files
+    compare unpacked.
+    """
     return [
         name for name, content in files.items() if unpacked(OUTPUT / name) != unpack(name, content)
     ]

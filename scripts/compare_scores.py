@@ -1,13 +1,15 @@
-"""Whether a change of the code changes what is read and scored: every recorded trajectory, in every dialect.
+"""Whether a change of the code changes what is read and scored: every recorded trajectory, in every
+dialect.
 
     python scripts/compare_scores.py record before.jsonl.gz ../shared/data/trajectories
     python scripts/compare_scores.py record after.jsonl.gz ../shared/data/trajectories
     python scripts/compare_scores.py compare before.jsonl.gz after.jsonl.gz
 
-Each row is read as the audit reads it, by `parse` without a dialect, by `parse` in each dialect there is (also in those
-that it is not written in: what is read of a foreign text must not change either), and, one row in `EVERY`, written anew
-by each dialect, as text and as chat, and read again. Recorded are the trajectory and the scores of all metrics that
-need neither a model nor a policy. Texts are recorded by their first words and a digest.
+Each row is read as the audit reads it, by `parse` without a dialect, by `parse` in each dialect
+there is (also in those that it is not written in: what is read of a foreign text must not change
+either), and, one row in `EVERY`, written anew by each dialect, as text and as chat, and read again.
+Recorded are the trajectory and the scores of all metrics that need neither a model nor a policy.
+Texts are recorded by their first words and a digest.
 """
 
 import argparse
@@ -17,7 +19,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,10 @@ import msgspec
 
 from faithful_search import dialects
 from faithful_search.errors import FaithfulSearchError
+from faithful_search.json_lines import read_rows
 from faithful_search.measure import metrics
-from faithful_search.measure.rows import read_trajectories
+from faithful_search.reading.rows import read_trajectories
 from faithful_search.rewards import Reward
-from faithful_search.tasks import read_rows
 from faithful_search.trajectory import Step, ToolCall, Trajectory
 
 TEXT_FIELDS = ("messages", "gen_text_store", "solution", "output")
@@ -197,26 +198,30 @@ def short(value: Any) -> Any:
 
 
 def compare(before: Path, after: Path) -> int:
-    """Print how many readings differ and where: for each kind of difference a count and some examples."""
+    """Print how many readings differ and where: for each kind of difference a count and some
+    examples. Readings that one of the records alone has (of a dialect that is new) are counted.
+    """
     kinds: Counter[str] = Counter()
     examples: dict[str, list[str]] = {}
-    scored = read = 0
-    for old, new in zip_longest(lines(before), lines(after), fillvalue={}):
+    earlier = {line["where"]: line for line in lines(before)}
+    scored = read = added = 0
+    for new in lines(after):
+        where = new["where"]
+        old = earlier.pop(where, None)
+        if old is None:
+            added += 1
+            continue
         read += 1
         differing = list(differences(old, new, ""))
         scored += any(place.startswith("/scores") for place, *_ in differing)
-        reading = " ".join(
-            part for part in str(old.get("where", new.get("where"))).split() if not part.isdigit()
-        )
+        reading = " ".join(part for part in where.split() if not part.isdigit())
         for kind in dict.fromkeys(shape(place) for place, *_ in differing):
             kinds[f"{reading}: {kind}"] += 1
         for place, was, now in differing:
             shown = examples.setdefault(f"{reading}: {shape(place)}", [])
             if len(shown) < EXAMPLES:
-                shown.append(
-                    f"    {old.get('where')} {place}\n      - {was!r:.300}\n      + {now!r:.300}"
-                )
-    print(f"{read} readings; {scored} with other scores")
+                shown.append(f"    {where} {place}\n      - {was!r:.300}\n      + {now!r:.300}")
+    print(f"{read} readings; {scored} with other scores; {added} new, {len(earlier)} gone")
     for kind, count in sorted(kinds.items()):
         print(f"{count:6}  {kind}", *examples[kind], sep="\n")
     return int(bool(kinds))

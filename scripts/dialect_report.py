@@ -1,10 +1,11 @@
-"""How well the dialects read files of trajectories: detection, Issues, and answers against those recorded beside them.
+"""How well the dialects read files of trajectories: detection, Issues, and answers against those
+recorded beside them.
 
     python scripts/dialect_report.py rollouts.jsonl more/ [--dialect NAME] [--json]
 
-A row counts as clean when its trajectory was parsed without Issues; the interval is Wilson's at 95 %. Recorded answers
-are looked for in `pred_ans` and `extracted` (what the system's own code took for the answer), never among the gold
-answers, and compared to the letter after blanks are stripped.
+A row counts as clean when its trajectory was parsed without Issues; the interval is Wilson's at 95
+%. Recorded answers are looked for in `pred_ans` and `extracted` (what the system's own code took
+for the answer), never among the gold answers, and compared to the letter after blanks are stripped.
 """
 
 import argparse
@@ -16,9 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from faithful_search.errors import DataError, FaithfulSearchError
-from faithful_search.measure.rows import Source
-from faithful_search.measure.settings import Reading
+from faithful_search.escape import as_code, as_line, as_markdown
 from faithful_search.measure.stats import Estimate, mean_ci
+from faithful_search.reading.rows import RowSource
+from faithful_search.reading.settings import ReadingSettings
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
 RECORDED = ("pred_ans", "extracted")
@@ -26,7 +28,9 @@ RECORDED = ("pred_ans", "extracted")
 
 @dataclass
 class Report:
-    """One file's figures; `clean` and `agree` are shares of the rows that were read, `issues` counts rows by kind."""
+    """One file's figures; `clean` and `agree` are shares of the rows that were read, `issues`
+    counts rows by kind.
+    """
 
     file: str
     rows: int = 0
@@ -56,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             reports.append(report(path, arguments.dialect))
         except FaithfulSearchError as error:
-            print(error, file=sys.stderr)
+            print(as_line(str(error)), file=sys.stderr)
             failed = True
     print(as_json(reports) if arguments.json else as_table(reports))
     return int(failed)
@@ -78,7 +82,7 @@ def report(path: Path, dialect: str | None = None) -> Report:
         DataError: when it cannot be read.
     """
     found = Report(path.name)
-    source = Source(path, Reading(dialect))
+    source = RowSource(path, ReadingSettings(dialect))
     for raw in source:
         row = source.reader(raw)
         found.rows += 1
@@ -119,9 +123,10 @@ def as_table(reports: Sequence[Report]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for one in reports:
-        dialects = ", ".join(f"{name} {count}" for name, count in one.dialects.most_common())
+        counts = one.dialects.most_common()
+        dialects = ", ".join(f"{as_code(name)} {count}" for name, count in counts)
         cells = [
-            one.file,
+            as_code(one.file),
             one.rows,
             one.unread.total(),
             dialects,
@@ -134,9 +139,10 @@ def as_table(reports: Sequence[Report]) -> str:
         kinds = ", ".join(f"{kind} {count}" for kind, count in one.issues.most_common()) or "none"
         lines += [
             "",
-            f"{one.file}: {one.steps} steps, {one.evidence} pieces of evidence; rows with Issues: {kinds}",
+            f"{as_markdown(one.file)}: {one.steps} steps, {one.evidence} pieces of evidence; rows with Issues: {kinds}",
         ]
-        lines += [f"  unread, {count} rows: {error}" for error, count in one.unread.most_common(5)]
+        for error, count in one.unread.most_common(5):
+            lines.append(f"  unread, {count} rows: {as_markdown(error)}")
     return "\n".join(lines)
 
 

@@ -1,4 +1,5 @@
-"""What a configuration of `pou.py` or `ppo.py` needs: memory of one GPU, and the time of a step, with the arithmetic.
+"""What a configuration of `pou.py` or `ppo.py` needs: memory of one GPU, and the time of a step,
+with the arithmetic.
 
 ```
 python scripts/estimate.py recipes/configs/pou_qwen2.5-7b.yaml --gpus 8 --zero3
@@ -6,8 +7,9 @@ python scripts/estimate.py recipes/configs/pou_qwen2.5-0.5b.yaml --memory 24 --p
 python scripts/estimate.py recipes/configs/ppo_qwen2.5-7b.yaml --gpus 32 --zero3 --peak 312 --steps 1324
 ```
 
-Nothing is measured. Memory follows from the model's shape and the settings; time rests on the flags' values, which are
-assumptions: replace them by what your machines do. GB are 10^9 bytes, B stands for 10^9 parameters.
+Nothing is measured. Memory follows from the model's shape and the settings; time rests on the
+flags' values, which are assumptions: replace them by what your machines do. GB are 10^9 bytes, B
+stands for 10^9 parameters.
 """
 
 import argparse
@@ -19,7 +21,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from faithful_search.training.dry_run import config_of
-from faithful_search.training.starting import read_config
+from faithful_search.training.refusing import read_config
 
 GB = 1e9
 TILE = (4096, 32_768)
@@ -28,8 +30,9 @@ TILE = (4096, 32_768)
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a decoder: widths, counts, whether the output matrix is the embedding, and a layer's linear maps as
-    (inputs, outputs)."""
+    """Sizes of a decoder: widths, counts, whether the output matrix is the embedding, and a layer's
+    linear maps as (inputs, outputs).
+    """
 
     hidden: int
     intermediate: int
@@ -150,7 +153,9 @@ def updating(config: dict[str, Any], shape: Shape, flags: argparse.Namespace) ->
 
 
 def sampling(config: dict[str, Any], shape: Shape, flags: argparse.Namespace) -> list[Part]:
-    """GB of a forward pass without gradient, to sample (without vLLM) and to ask for evidence sensitivity."""
+    """GB of a forward pass without gradient, to sample (without vLLM) and to ask for evidence
+    sensitivity.
+    """
     rows = min(config["generation_batch"], rollouts(config, 1))
     tokens, each = (
         rows * (flags.prompt + config["max_completion_length"]),

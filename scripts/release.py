@@ -1,4 +1,5 @@
-"""Make, measure and stage everything that is published: policies, a judge, datasets, metrics, the Space, and the wheel.
+"""Make, measure and stage everything that is published: policies, a judge, datasets, metrics, the
+Space, and the wheel.
 
 ```
 python scripts/release.py --out outputs/release                    # resumes: what is there is not made again
@@ -6,8 +7,8 @@ python scripts/release.py --out outputs/release --remake           # the bundled
 python scripts/release.py --out outputs/release --push my-org      # and publish what was staged, as one collection
 ```
 
-What would be published lies in `staged/KIND/NAME`, just as it would be; `manifest.json` has every file's size and
-SHA-256, and how long each part took to make.
+What would be published lies in `staged/KIND/NAME`, just as it would be; `manifest.json` has every
+file's size and SHA-256, and how long each part took to make.
 """
 
 import argparse
@@ -36,7 +37,9 @@ OWNER = "OWNER"
 """In cards, until somebody publishes them."""
 COLLECTION = "faithful-search"
 SEARCH_ALONE = ("search_r1", "self_eval")
-"""Dialects of bundled policies without a knowledge graph; they are asked what passages alone answer."""
+"""Dialects of bundled policies without a knowledge graph; they are asked what passages alone
+answer.
+"""
 
 
 def main() -> None:
@@ -95,7 +98,7 @@ def commands(out: Path, args: argparse.Namespace) -> Iterator[tuple[str, list[st
             str(name == "pokee").lower(),
         ]
         told = [
-            "--policy",
+            "--model",
             str(tiny_policy(name)),
             "--split",
             "test",
@@ -105,10 +108,10 @@ def commands(out: Path, args: argparse.Namespace) -> Iterator[tuple[str, list[st
         ]
         yield (
             f"tiny_{name}",
-            ["recipes/evaluate.py", *told, "--output_dir", str(out / f"tiny_{name}")],
+            ["recipes/evaluate.py", *told, "--out", str(out / f"tiny_{name}")],
         )
     for name, recipe in (("pou", "recipes/pou.py"), ("judge", "recipes/reward_model.py")):
-        yield name, [recipe, "--output_dir", str(out / name), "--overwrite_output_dir", "true"]
+        yield name, [recipe, "--output_dir", str(out / name), "--overwrite"]
 
 
 def make(folder: Path, command: list[str]) -> float:

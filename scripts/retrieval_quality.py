@@ -1,10 +1,12 @@
-"""How many of a question's gold passages are among the first five: BM25, dense and hybrid, on multi-hop questions.
+"""How many of a question's gold passages are among the first five: BM25, dense and hybrid, on
+multi-hop questions.
 
     python scripts/retrieval_quality.py DATA indexes --model sentence-transformers/all-mpnet-base-v2
 
-DATA has the folders `hotpotqa`, `2wikimultihopqa` and `musique`, each with `corpus.jsonl.gz` (id, title, text) and
-`test.jsonl.gz` (id, question, supporting_titles). The indexes are kept in the second folder, so that nothing is encoded
-twice; an interrupted run goes on. Prints Markdown, and draws recall@5 in that folder.
+DATA has the folders `hotpotqa`, `2wikimultihopqa` and `musique`, each with `corpus.jsonl.gz` (id,
+title, text) and `test.jsonl.gz` (id, question, supporting_titles). The indexes are kept in the
+second folder, so that nothing is encoded twice; an interrupted run goes on. Prints Markdown, and
+draws recall@5 in that folder.
 """
 
 import random
@@ -19,8 +21,8 @@ import msgspec
 import numpy as np
 
 from faithful_search.analysis.figures import bars
+from faithful_search.json_lines import read_rows
 from faithful_search.measure.stats import Estimate, bootstrap
-from faithful_search.tasks import read_rows
 from faithful_search.tools.retrieval.bm25 import BM25Index
 from faithful_search.tools.retrieval.dense import DenseIndex
 from faithful_search.tools.retrieval.index import HybridIndex, Index, Passages
@@ -57,7 +59,9 @@ def main(data: Path, folder: Path, model: str, dtype: str, sample: int | None) -
 def measured(
     data: Path, folder: Path, model: str, dtype: str, sample: int | None
 ) -> tuple[dict[str, np.ndarray], list[list[str]]]:
-    """Scores (questions x measures) of each way to search, and what the graph costs against the exact search."""
+    """Scores (questions x measures) of each way to search, and what the graph costs against the
+    exact search.
+    """
     questions = list(read_rows(data / "test.jsonl.gz"))
     corpus = drawn(list(read_rows(data / "corpus.jsonl.gz")), questions, sample)
     how = {"model": model, "hnsw": True}
@@ -73,7 +77,9 @@ def measured(
 
 
 def drawn(corpus: list[Row], questions: Sequence[Row], count: int | None) -> list[Row]:
-    """The gold passages and others drawn with seed 0, `count` in all; by default the whole corpus as it is."""
+    """The gold passages and others drawn with seed 0, `count` in all; by default the whole corpus
+    as it is.
+    """
     if count is None:
         return corpus
     gold = {title for row in questions for title in row["supporting_titles"]}
@@ -109,7 +115,9 @@ def measures(gold: Sequence[str], hits: Sequence[Evidence]) -> tuple[float, floa
 
 
 def graph_costs(graph: DenseIndex, exact: DenseIndex, questions: Sequence[Row]) -> list[list[str]]:
-    """Share of the exact search's passages that the graph finds, and microseconds of a query, one query at a time."""
+    """Share of the exact search's passages that the graph finds, and microseconds of a query, one
+    query at a time.
+    """
     vectors = graph.embedder.queries([row["question"] for row in questions])
     (_, truth), slow = timed(exact, vectors)
     rows = [["exact", "1.000", f"{slow:.0f}"]]

@@ -1,4 +1,5 @@
-"""What a method adds on the bundled world: every setting trained with every seed, measured once, and compared.
+"""What a method adds on the bundled world: every setting trained with every seed, measured once,
+and compared.
 
 ```
 python scripts/study.py pou --out outputs/study --workers 2          # resumes: what is there is not made again
@@ -10,8 +11,8 @@ python scripts/study.py self_eval --out outputs/self_study; python scripts/study
 python scripts/study.py hacking --out outputs/hacking --split validation --limit 200    # the phase diagram
 ```
 
-Writes `study.json`, `study.md` (tables), curves of training (`entropy.png`, `training.png`) and `results.png`, or the
-study's own diagram.
+Writes `study.json`, `study.md` (tables), curves of training (`entropy.png`, `training.png`) and
+`results.png`, or the study's own diagram.
 """
 
 import argparse
@@ -45,12 +46,16 @@ from faithful_search.measure.writing import write_metrics
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 CONFIGS = RECIPES / "configs"
+STUDIED = Path(__file__).parent / "studies"
+"""Configurations that only a study needs; the others are the recipes'."""
 Flags = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to train: a recipe, its configuration, what differs from it, and with how many seeds."""
+    """One way to train: a recipe, its configuration, what differs from it, and with how many
+    seeds.
+    """
 
     recipe: str
     config: str
@@ -70,7 +75,8 @@ class Study:
         bars: those of them that are drawn.
         curves: by the figure's file name, which curves of training and of which settings.
         references: settings that all others are compared with, on the same questions.
-        diagram: lines of a figure over a quantity that was varied: by label, its values with the setting of each.
+        diagram: lines of a figure over a quantity that was varied: by label, its values with the
+            setting of each.
     """
 
     start: str
@@ -150,8 +156,9 @@ POU = Study(
 )
 
 STALE = {0.0: 3, 0.2: 3, 0.4: 1, 0.8: 1, 0.6: 1}
-"""Shares of what the policy remembers that are wrong in the world it is trained in, with the seeds of each: from 0.4 on
-every reward ends with a reader, so that the points below decide."""
+"""Shares of what the policy remembers that are wrong in the world it is trained in, with the seeds
+of each: from 0.4 on every reward ends with a reader, so that the points below decide.
+"""
 REWARDED = {
     "answers alone": ("pou.py", "hack_answer_only.yaml"),
     "Proof-of-Use, as published": ("pou.py", "pou_tiny_paper.yaml"),
@@ -297,7 +304,9 @@ CREDIT = Study(
     },
     references=("cold start", "GRPO"),
 )
-"""One reward, VERITAS's without curriculum, under each way to make advantages of it; PPO with larger weights, too."""
+"""One reward, VERITAS's without curriculum, under each way to make advantages of it; PPO with
+larger weights, too.
+"""
 ON_GROUPS: Flags = {"advantages": "ppo", "value_learning_rate": 1e-3, "lam": 0.95}
 HACK_ESTIMATORS = ESTIMATORS | {
     "RLOO, rate 2e-4": RLOO | {"learning_rate": 2e-4},
@@ -322,8 +331,9 @@ CREDIT_HACK = Study(
 )
 """Proof-of-Use's rewards on the policy that can hack, likewise."""
 UNSCALED: Flags = {"scale_rewards": "none"}
-"""Advantages as they are: divided by their group's deviation, own scores of whatever weight count in full where all
-answers of a group are right, or all are wrong."""
+"""Advantages as they are: divided by their group's deviation, own scores of whatever weight count
+in full where all answers of a group are right, or all are wrong.
+"""
 SELF_EVAL = Study(
     start="self_eval",
     settings={
@@ -452,7 +462,9 @@ def narrowed(study: Study, only: Sequence[str] | None, seeds: int | None) -> Stu
 
 
 def plan(study: Study, args: argparse.Namespace) -> list[Run]:
-    """The cold start and every setting; seeds side by side, so that what is there of a partial study is balanced."""
+    """The cold start and every setting; seeds side by side, so that what is there of a partial
+    study is balanced.
+    """
     runs = [Run("cold start", args.out / "cold_start", tiny_policy(study.start))]
     for seed in range(max(setting.seeds for setting in study.settings.values())):
         for name, setting in study.settings.items():
@@ -463,18 +475,19 @@ def plan(study: Study, args: argparse.Namespace) -> list[Run]:
 
 
 def command(setting: Setting, folder: Path, seed: int, steps: int) -> tuple[str, ...]:
-    trained = {} if setting.recipe == "sft.py" else {"eval_limit": 0}
-    own = {
-        "config": CONFIGS / setting.config,
+    config = STUDIED / setting.config
+    flags: dict[str, Any] = {
+        "config": config if config.exists() else CONFIGS / setting.config,
         "output_dir": folder,
         "seed": seed,
         "max_steps": steps,
         "threads": 1,
+        # of what was stopped; what is finished is not trained again
+        "overwrite": "true",
     }
-    own["overwrite_output_dir"] = (
-        "true"  # of what was stopped; what is finished is not trained again
-    )
-    return (str(RECIPES / setting.recipe), *_flags({**own, **trained, **setting.flags}))
+    if setting.recipe != "sft.py":
+        flags["eval_limit"] = 0
+    return (str(RECIPES / setting.recipe), *_flags({**flags, **setting.flags}))
 
 
 def do(run: Run, measure: Flags, args: argparse.Namespace) -> None:
@@ -487,9 +500,9 @@ def do(run: Run, measure: Flags, args: argparse.Namespace) -> None:
         _python(run.command, run.folder / "train.log")
     flags = {
         **measure,
-        "policy": run.policy,
+        "model": run.policy,
         "split": args.split,
-        "output_dir": measured,
+        "out": measured,
         "threads": 1,
     }
     flags["resume"] = "true"
@@ -541,8 +554,10 @@ def summarise(study: Study, runs: list[Run], out: Path) -> None:
 def over_seeds(
     runs: list[Evaluation], metric: str, reference: list[Evaluation] | None = None
 ) -> Estimate:
-    """The mean over runs of a row, or of its difference to the reference's runs, with an interval over both: questions
-    are resampled, the same ones for all runs, and so are seeds. n counts the runs."""
+    """The mean over runs of a row, or of its difference to the reference's runs, with an interval
+    over both: questions are resampled, the same ones for all runs, and so are seeds. n counts the
+    runs.
+    """
     value, drawn = _resampled_runs(runs, metric)
     if reference is not None:
         before, drawn_before = _resampled_runs(reference, metric)
@@ -557,7 +572,9 @@ def _resampled_runs(runs: list[Evaluation], metric: str) -> tuple[float, Floats]
 
 
 def _replicates(run: Evaluation, metric: str) -> tuple[float, Floats]:
-    """A row's value, and its values on resampled questions: those of the same draw are the same in every run."""
+    """A row's value, and its values on resampled questions: those of the same draw are the same in
+    every run.
+    """
     if metric in POOLED:
         summed, function = POOLED[metric]
         columns = summed(run)

@@ -1,14 +1,15 @@
-"""What threads of research add: the first of each question, their vote, and a synthesis written by a language model.
+"""What threads of research add: the first of each question, their vote, and a synthesis written by
+a language model.
 
 ```
-python recipes/evaluate.py --split test --limit 60 --samples 4 --temperature 1 --output_dir outputs/threads
+python recipes/evaluate.py --split test --limit 60 --samples 4 --temperature 1 --out outputs/threads
 python scripts/thread_study.py outputs/threads/trajectories.jsonl --writer Qwen/Qwen2.5-1.5B-Instruct
 python scripts/thread_study.py first_agent.jsonl second_agent.jsonl --writer Qwen/Qwen2.5-1.5B-Instruct --differing
 ```
 
-Rollouts on the same question are its threads, in any format that is read. Prints exact match with the paired
-difference to the first thread, and writes each question's answers as they come to `--out`, from which the same command
-goes on; another writer, or other rollouts, are measured anew.
+Rollouts on the same question are its threads, in any format that is read. Prints exact match with
+the paired difference to the first thread, and writes each question's answers as they come to
+`--out`, from which the same command goes on; another writer, or other rollouts, are measured anew.
 """
 
 import argparse
@@ -20,8 +21,8 @@ from tqdm.auto import tqdm
 
 from faithful_search.judges.generator import GeneratorJudge
 from faithful_search.measure.ledger import Ledger
-from faithful_search.measure.rows import read_trajectories
 from faithful_search.measure.stats import mean_ci, paired_difference
+from faithful_search.reading.rows import read_trajectories
 from faithful_search.rewards import Correctness
 from faithful_search.rollout.threads import synthesise, vote
 from faithful_search.trajectory import Trajectory

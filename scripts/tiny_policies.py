@@ -8,7 +8,8 @@ python scripts/tiny_policies.py memory                    # the one that can hac
 python scripts/tiny_policies.py pairs                     # the one that sees one response at a time
 ```
 
-A stage that is complete is not made again, one that was interrupted goes on from its last checkpoint.
+A stage that is complete is not made again, one that was interrupted goes on from its last
+checkpoint.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from faithful_search.bundled import REMEMBERED, TINY
 
 DATA = Path(faithful_search.__file__).parent / "data"
 RECIPES = Path(__file__).parent.parent / "recipes"
+CONFIGS = Path(__file__).parent / "policies"
 STAGES = {
     "pou": ("sft_tiny", "sft_tiny_drills", "sft_tiny_reading", "sft_tiny_reading_more"),
     "search_r1": ("sft_tiny_search_r1",),
@@ -44,7 +46,7 @@ def main() -> None:
     for stage in STAGES[args.policy]:
         make(stage)
     if args.install:
-        install(Path("outputs") / STAGES[args.policy][-1], DATA / TINY[args.policy][0])
+        install(Path("outputs") / STAGES[args.policy][-1], DATA / TINY[args.policy])
 
 
 def make(stage: str) -> None:
@@ -54,12 +56,9 @@ def make(stage: str) -> None:
         print(f"{out} is complete")
         return
     resume = ("--resume", "true") if any(out.glob("checkpoint-*")) else ()
-    command = (
-        str(RECIPES / "sft.py"),
-        "--config",
-        str(RECIPES / "configs" / f"{stage}.yaml"),
-        *resume,
-    )
+    # Of a name that is not there `--config` takes the recipes' configuration: `sft_tiny`.
+    config = CONFIGS / f"{stage}.yaml"
+    command = (str(RECIPES / "sft.py"), "--config", str(config), *resume)
     if subprocess.run([sys.executable, *command], check=False).returncode:
         sys.exit(f"{stage} failed; the same command goes on from its last checkpoint")
 

@@ -20,11 +20,11 @@ class AnswerCorrectness(metric.TrajectoryMetric):
     needs_references = True
     about = (
         "Correctness of a search agent's answers against gold answers: exact match, token F1 and substring match, "
-        "each named by its normaliser (`exact_match_squad`, …), and `answer_correctness` when a judge is given."
+        "each named by its normaliser (`exact_match_unicode`, …), and `answer_correctness` when a judge is given."
     )
     returns = (
-        "`exact_match_squad`, `f1_squad`, `sub_em_squad` (or `…_pokee`), and `answer_correctness` with a judge, "
-        "in [0, 1]."
+        "`exact_match_unicode`, `f1_unicode`, `sub_em_unicode` (or `…_squad`, `…_pokee`), and "
+        "`answer_correctness` with a judge, in [0, 1]."
     )
     example = 'predictions=[text], references=["Teska"]'
     paper = SQUAD

@@ -18,5 +18,5 @@ class ToolUse(metric.TrajectoryMetric):
     )
     paper = metric.PROOF_OF_USE
 
-    def corpus(self, found):
-        return metric.tool_figures(found)
+    def corpus(self, audit):
+        return metric.tool_figures(audit)

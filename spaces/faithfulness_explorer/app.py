@@ -1,4 +1,6 @@
-"""The Space: the page of `faithful-search demo`, and where `mcp` is installed an MCP server with the tool `audit`."""
+"""The Space: the page of `faithful-search demo`, and where `mcp` is installed an MCP server with
+the tool `audit`.
+"""
 
 from importlib.util import find_spec
 

@@ -1,9 +1,10 @@
 """Search agents that use their evidence.
 
-A policy searches and leaves a `Trajectory`. A `Reward` reads it and says how faithful it is, and why.
-The same Reward trains, measures and explains.
+A policy searches and leaves a `Trajectory`. A `Reward` reads it and says how faithful it is, and
+why. The same Reward trains, measures and explains.
 
-Every name below is loaded when it is first used: importing the package costs milliseconds and never imports torch.
+Every name below is loaded when it is first used: importing the package costs milliseconds and never
+imports torch.
 """
 
 from importlib import import_module
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import dialects, judges, rewards, tools
+    from .adapters.trl import trl_reward
     from .dialects import Detection, detect, parse
     from .errors import FaithfulSearchError
     from .inference.base import Sampling
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from .rollout.engine import Engine
     from .rollout.environment import SearchEnvironment, tool_functions
     from .rollout.episode import Limits
+    from .scoring import Scoring
     from .tasks import Task, load_tasks
     from .tools import Tool, Toolbox
     from .training.arguments import SearchGRPOConfig
@@ -31,14 +34,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
-    "Audit", "BatchScorer", "Detection", "Engine", "Evidence", "FaithfulSearchError", "Issue", "Limits", "Mix",
-    "Reward", "Sampling", "Score", "SearchEnvironment", "SearchGRPOConfig", "SearchGRPOTrainer", "Step", "Task",
-    "Tool", "ToolCall", "Toolbox", "Trajectory", "TransformersGenerator", "__version__", "answer_only_mix", "audit",
-    "detect", "dialects", "install_metrics", "judges", "load_tasks", "parse", "pou_mix", "read_jsonl", "rewards",
-    "tool_functions", "tools", "write_jsonl",
+    "Audit", "BatchScorer", "Detection", "Engine", "Evidence", "FaithfulSearchError", "Issue",
+    "Limits", "Mix", "Reward", "Sampling", "Score", "Scoring", "SearchEnvironment",
+    "SearchGRPOConfig", "SearchGRPOTrainer", "Step", "Task", "Tool", "ToolCall", "Toolbox",
+    "Trajectory", "TransformersGenerator", "__version__", "answer_only_mix", "audit", "detect",
+    "dialects", "install_metrics", "judges", "load_tasks", "parse", "pou_mix", "read_jsonl",
+    "rewards", "tool_functions", "tools", "trl_reward", "write_jsonl",
 ]  # fmt: skip
 _SUBPACKAGES = ("dialects", "judges", "rewards", "tools")
 _NAMES = {
+    "adapters.trl": ("trl_reward",),
     "dialects": ("Detection", "detect", "parse"),
     "errors": ("FaithfulSearchError",),
     "measure.audit": ("Audit", "audit"),
@@ -50,6 +55,7 @@ _NAMES = {
     "rollout.engine": ("Engine",),
     "rollout.environment": ("SearchEnvironment", "tool_functions"),
     "rollout.episode": ("Limits",),
+    "scoring": ("Scoring",),
     "tasks": ("Task", "load_tasks"),
     "tools": ("Tool", "Toolbox"),
     "training.arguments": ("SearchGRPOConfig",),

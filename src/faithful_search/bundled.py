@@ -1,4 +1,6 @@
-"""The files that come with the package: the bundled world, the tiny policies, and what is data rather than code."""
+"""The files that come with the package: the bundled world, the tiny policies, and what is data
+rather than code.
+"""
 
 import json
 from importlib.resources import files
@@ -15,12 +17,23 @@ def bundled_json(name: str) -> Any:
     return json.loads((_DATA / name).read_text(encoding="utf-8"))
 
 
-TINY: dict[str, list[str]] = bundled_json("tiny.json")
-"""By dialect: the folder of the tiny policy that writes it, and the configuration that made it. `memory` writes pou
-and knows some answers by heart; `pairs` writes search_r1 and answers two questions at once."""
-REMEMBERED = "remembered.json"  # in a policy's folder: ids of the questions whose answers it was taught by heart
+TINY = {
+    "pou": "tiny_policy",
+    "search_r1": "tiny_search_r1",
+    "self_eval": "tiny_self_eval",
+    "pokee": "tiny_pokee",
+    "memory": "tiny_memory",
+    "pairs": "tiny_pairs",
+}
+"""By dialect: the folder of the tiny policy that writes it. `memory` writes pou and knows some
+answers by heart; `pairs` writes search_r1 and answers two questions at once.
+"""
+# In a policy's folder: ids of the questions whose answers it was taught by heart
+REMEMBERED = "remembered.json"
 BUNDLED = ("tiny", "tiny_memory", "tiny_pairs")
-"""Names of bundled policies where a policy is asked for: that of the dialect, and those made for a purpose."""
+"""Names of bundled policies where a policy is asked for: that of the dialect, and those made for a
+purpose.
+"""
 COLD_STARTS = "outputs/sft_"
 """Where `recipes/sft.py` leaves its policies, by the name of its configuration."""
 
@@ -37,31 +50,34 @@ def world_file(name: str) -> Path:
 def tiny_policy(name: str = "pou") -> Path:
     """Directory of a bundled tiny policy, cold-started by `recipes/sft.py`.
 
-    `name` is the dialect it writes, or `"memory"`: one that writes pou and can hack, see `coldstart.decorators`; or
-    `"pairs"`: one that answers two questions at once and sees one response at a time. Raises `DataError` for another
-    name, or where the package came without the policy.
+    `name` is the dialect it writes, or `"memory"`: one that writes pou and can hack, see
+    `coldstart.decorators`; or `"pairs"`: one that answers two questions at once and sees one
+    response at a time. Raises `DataError` for another name, or where the package came without the
+    policy.
     """
     if name not in TINY:
         raise DataError(f"no tiny policy writes the dialect {name!r}; there are: {', '.join(TINY)}")
-    folder, config = TINY[name]
-    path = _DATA / folder
+    path = _DATA / TINY[name]
     if not (path / "config.json").exists():
-        made = f"python recipes/sft.py --config recipes/configs/{config}"
-        raise DataError(f"no tiny policy in {path}; make it with: {made}")
+        command = f"python scripts/tiny_policies.py {name} --install"
+        raise DataError(f"no tiny policy in {path}; make it with: {command}")
     return path
 
 
 def bundled_policy(name: str, dialect: str) -> str:
     """The directory of a policy named as in `BUNDLED`; any other name as it is.
 
-    Raises as `tiny_policy`, and `ConfigError` for a cold start that configurations name and nobody has made yet.
+    Raises as `tiny_policy`, and `ConfigError` for a cold start that configurations name and nobody
+    has made yet.
     """
     if name.startswith(COLD_STARTS) and not any(
         Path(name).glob("*config.json")
     ):  # an adapter's, too
         raise ConfigError(
-            f"there is no {name}, a policy that already writes the dialect. Make it first: accelerate launch "
-            f"recipes/sft.py --config recipes/configs/{Path(name).name}.yaml with your --questions and --corpus"
+            f"there is no {name}, a policy that already writes the dialect. Make it first: "
+            "accelerate launch "
+            f"recipes/sft.py --config recipes/configs/{Path(name).name}.yaml with your --questions "
+            "and --corpus"
         )
     if name not in BUNDLED:
         return name
@@ -69,15 +85,17 @@ def bundled_policy(name: str, dialect: str) -> str:
 
 
 def shipped(name: str) -> Path:
-    """A folder of the checkout that the wheel carries a copy of: `evaluate_metrics`, `spaces`, `recipes/configs`."""
+    """A folder of the checkout that the wheel carries a copy of: `evaluate_metrics`, `spaces`,
+    `recipes/configs`.
+    """
     package = _DATA.parent
     places = (
         package / name,
         package.parent.parent / name,
     )  # in an installed wheel; in an editable install's checkout
-    found = next((place for place in places if place.is_dir()), None)
-    if found is None:
+    folder = next((place for place in places if place.is_dir()), None)
+    if folder is None:
         raise ConfigError(
             f"no folder {name} in {places[0].parent} nor {places[1].parent}: reinstall the package"
         )
-    return found
+    return folder

@@ -1,23 +1,27 @@
-"""Questions in a world where one fact of their chain is another: an agent that answers from memory is wrong there.
+"""Questions in a world where one fact of their chain is another: an agent that answers from memory
+is wrong there.
 
-Evidence is changed where it is read (`Task.edits`), so that tools, indexes and caches stay as they are.
+Evidence is changed where it is read (`Task.edits`), so that tools, indexes and caches stay as they
+are.
 """
 
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple, Self
 
 import msgspec
 
+from . import suites
 from .errors import DataError
-from .tasks import Task
+from .tasks import CHANGE, Task
 from .text import NameFinder, holds, normalize, plain
 from .trajectory import Evidence
-from .world import Asked, Change, Statement, World
+from .world import Asked, Change, Statement, World, bundled_world
 
 REASONS = (
     "it has no chain of facts",
@@ -51,10 +55,10 @@ class Link(NamedTuple):
 def chain_of(task: Task) -> list[Link]:
     """The facts that lead to the answer, in order.
 
-    They are read from `meta`: `chain` (the bundled world), `evidence_triples` (2WikiMultihopQA) or `decomposition`
-    (MuSiQue). A sub-question of MuSiQue's that is written `#1 >> spouse` asks for a relation; any other is a relation
-    of its own, which no other question asks for. Raises `DataError` where there is none of them, or one that cannot be
-    read.
+    They are read from `meta`: `chain` (the bundled world), `evidence_triples` (2WikiMultihopQA) or
+    `decomposition` (MuSiQue). A sub-question of MuSiQue's that is written `#1 >> spouse` asks for a
+    relation; any other is a relation of its own, which no other question asks for. Raises
+    `DataError` where there is none of them, or one that cannot be read.
     """
     meta = task.meta
     try:
@@ -65,7 +69,8 @@ def chain_of(task: Task) -> list[Link]:
         if meta.get("evidence_triples"):
             return [Link(*triple) for triple in meta["evidence_triples"]]
         if meta.get("decomposition"):
-            rows, answers = meta["decomposition"], [row["answer"] for row in meta["decomposition"]]
+            rows = meta["decomposition"]
+            answers = [row["answer"] for row in rows]
             return [
                 _sub_question(row["question"], answers[:at], answers[at])
                 for at, row in enumerate(rows)
@@ -77,20 +82,23 @@ def chain_of(task: Task) -> list[Link]:
 
 @dataclass(frozen=True)
 class CounterfactualWorld:
-    """Gives a question its changed worlds, in which one fact of its chain has another object of the same relation.
+    """Gives a question its changed worlds, in which one fact of its chain has another object of the
+    same relation.
 
-    The fact may be at any hop; from there the chain is walked again, and its end is the new gold answer. The changed
-    question has the same id and wording, the new answer and chain, `edits` for every passage and triple that states the
-    fact, and what was changed in `meta["counterfactual"]`: a `world.Change` as a mapping.
+    The fact may be at any hop; from there the chain is walked again, and its end is the new gold
+    answer. The changed question has the same id and wording, the new answer and chain, `edits` for
+    every passage and triple that states the fact, and what was changed in `meta["counterfactual"]`:
+    a `world.Change` as a mapping.
 
     A change is made only where it is valid:
 
-    - The new object and every fact after it are of the split of the question's own facts, and no other split states the
-      changed fact: a training question never says anything about held-out facts.
-    - No other text names both the fact's subject and its old object, and the question names neither the old object nor
-      the old answer, so that what was true cannot be derived.
-    - Every text that states the fact names its subject after the edit, so that the query that found it still asks for
-      it, and nothing of the old object is left in it or its title.
+    - The new object and every fact after it are of the split of the question's own facts, and no
+      other split states the changed fact: a training question never says anything about held-out
+      facts.
+    - No other text names both the fact's subject and its old object, and the question names neither
+      the old object nor the old answer, so that what was true cannot be derived.
+    - Every text that states the fact names its subject after the edit, so that the query that found
+      it still asks for it, and nothing of the old object is left in it or its title.
     - The new answer is not an exact match of an old one.
 
     Args:
@@ -111,21 +119,41 @@ class CounterfactualWorld:
     others: tuple[Evidence, ...] = ()
 
     @classmethod
+    def bundled(cls, seed: int = 0) -> Self:
+        """The changes of the bundled questions."""
+        return cls(bundled_world(), seed)
+
+    @classmethod
+    def of_source(
+        cls,
+        source: str,
+        tasks: Sequence[Task],
+        passages: Callable[[], Iterable[Evidence]],
+        seed: int = 0,
+    ) -> Self:
+        """The changes of questions that `load_tasks` has from this source: the bundled ones, or
+        those of a file whose annotations, and `passages`, say its facts (see `annotated`).
+        """
+        facts_are_known = suites.facts_are_known(source)
+        return cls.bundled(seed) if facts_are_known else cls.annotated(tasks, passages(), seed)
+
+    @classmethod
     def annotated(cls, tasks: Sequence[Task], passages: Iterable[Evidence], seed: int = 0) -> Self:
         """The world that the annotations of a 2WikiMultihopQA or MuSiQue file make together.
 
-        A passage states a fact when it holds the object as a whole name and is the annotated one: that of the
-        sub-question (MuSiQue), or the one whose title is the subject, brackets aside (2WikiMultihopQA). Such a passage
-        says much else, and facts that no question asks for are not known: mostly only the last hop can be changed,
-        since the chain can be walked on from a new object only where another question was asked about it.
+        A passage states a fact when it holds the object as a whole name and is the annotated one:
+        that of the sub-question (MuSiQue), or the one whose title is the subject, brackets aside
+        (2WikiMultihopQA). Such a passage says much else, and facts that no question asks for are
+        not known: mostly only the last hop can be changed, since the chain can be walked on from a
+        new object only where another question was asked about it.
 
-        `tasks` are all questions of one split, `passages` the corpus, with texts as the tools return them. Raises
-        `DataError` when no question has annotations that a passage states.
+        `tasks` are all questions of one split, `passages` the corpus, with texts as the tools
+        return them. Raises `DataError` when no question has annotations that a passage states.
         """
         others = tuple(passages)
         by_title: defaultdict[str, list[Evidence]] = defaultdict(list)
-        for item in others:
-            by_title[plain(item.title)].append(item)
+        for passage in others:
+            by_title[plain(passage.title)].append(passage)
         statements: dict[tuple[Link, str], Statement] = {}
         for task in tasks:
             try:
@@ -135,17 +163,25 @@ class CounterfactualWorld:
             rows = task.meta.get("decomposition", [])
             for at, link in enumerate(chain):
                 row = rows[at] if len(rows) == len(chain) else {}
-                for item in by_title[plain(row.get("title", link.subject))]:
-                    named = holds(item.text, link.object) and holds(link.subject, link.subject)
-                    if named and item.text == row.get("text", item.text):
-                        told = Statement(
-                            item.source, "local_search", "", *link, title=item.title, text=item.text
+                if not holds(link.subject, link.subject):
+                    continue  # a subject without a letter or digit is named by no text
+                for passage in by_title[plain(row.get("title", link.subject))]:
+                    annotated = passage.text == row.get("text", passage.text)
+                    if annotated and holds(passage.text, link.object):
+                        statements[link, passage.text] = Statement(
+                            passage.source,
+                            "local_search",
+                            "",
+                            *link,
+                            title=passage.title,
+                            text=passage.text,
                         )
-                        statements[link, item.text] = told
         if not statements:
             raise DataError(
-                f"none of {len(tasks)} questions is annotated with facts that a passage states by name; questions need "
-                "evidence_triples (2WikiMultihopQA) or a decomposition (MuSiQue), and the corpus their passages"
+                f"none of {len(tasks)} questions is annotated with facts that a passage states by "
+                "name; questions need "
+                "evidence_triples (2WikiMultihopQA) or a decomposition (MuSiQue), and the corpus "
+                "their passages"
             )
         return cls(World(tuple(statements.values())), seed, others)
 
@@ -160,18 +196,22 @@ class CounterfactualWorld:
             return None
 
     def change_all(self, tasks: Iterable[Task]) -> tuple[list[Task], Counter[str]]:
-        """Every question that has a valid change, in its changed world; and how many have none, by reason."""
-        found: list[Task] = []
+        """Every question that has a valid change, in its changed world; and how many have none, by
+        reason.
+        """
+        changed: list[Task] = []
         dropped: Counter[str] = Counter()
         for task in tasks:
             try:
-                found.append(self.changed(task))
+                changed.append(self.changed(task))
             except DataError as error:
                 dropped[str(error)] += 1
-        return found, dropped
+        return changed, dropped
 
     def changed(self, task: Task, turn: int = 0) -> Task:
-        """As `change`; where none is valid raises `DataError`, the one of `REASONS` of the hop that came closest."""
+        """As `change`; where none is valid raises `DataError`, the one of `REASONS` of the hop that
+        came closest.
+        """
         chain = chain_of(task)
         if normalize(chain[-1].object) not in map(normalize, task.answers):
             raise DataError("its chain does not end in its answer")
@@ -190,23 +230,20 @@ class CounterfactualWorld:
 
     def _refused(self, task: Task, chain: Sequence[Link], hop: int) -> str:
         """Why the fact at that hop cannot be changed, whatever by; empty: it can."""
-        old, asked = chain[hop].object, chain[hop].asked
+        old, fact = chain[hop].object, chain[hop].asked
         stated = [self.world.by_fact.get(link.asked, []) for link in chain]
-        if any(
-            {item.object for item in items} != {link.object}
-            for items, link in zip(stated, chain, strict=True)
-        ):
-            return "a fact of its chain stands in no passage or triple, or in several versions"
-        if any(
-            later.subject != link.object
-            for link, later in zip(chain[hop:], chain[hop + 1 :], strict=False)
-        ):
-            return "its chain goes on from another fact"
+        for statements, link in zip(stated, chain, strict=True):
+            if {statement.object for statement in statements} != {link.object}:
+                return "a fact of its chain stands in no passage or triple, or in several versions"
+        for link, following in pairwise(chain[hop:]):
+            if following.subject != link.object:
+                return "its chain goes on from another fact"
         if any(holds(task.question, name) for name in (old, *task.answers)):
             return "the question names the fact's object or the answer"
         # From another text that names both, the old fact could be derived.
-        own = {item.text for item in stated[hop]}
-        if not self._naming.get(asked.subject, own) & self._naming.get(old, own) <= own:
+        texts = {statement.text for statement in stated[hop]}
+        naming_both = self._naming.get(fact.subject, texts) & self._naming.get(old, texts)
+        if not naming_both <= texts:
             return "another text names the fact's subject and object"
         return ""
 
@@ -214,55 +251,71 @@ class CounterfactualWorld:
         self, task: Task, chain: Sequence[Link], hop: int, rng: random.Random
     ) -> list[Link] | None:
         """The chain from that hop on, with another object and to another answer."""
-        items = self.world.by_fact[chain[hop].asked]
+        statements = self.world.by_fact[chain[hop].asked]
         answers = set(map(normalize, task.answers))
         relations = [link.relation for link in chain[hop + 1 :]]
-        subject, split = items[0].subject, items[0].split
-        held_out = {item.object for item in self.world.by_subject[subject] if item.split != split}
+        subject, split = statements[0].subject, statements[0].split
+        of_subject = self.world.by_subject[subject]
+        held_out = {statement.object for statement in of_subject if statement.split != split}
         pool = self._objects_of[chain[hop].relation, split]
         for new in rng.sample(pool, len(pool)):
-            if new not in held_out and all(_readable(item, new) for item in items):
-                links = self._walk(chain[hop]._replace(object=new), relations, items)
-                if links is not None and normalize(links[-1].object) not in answers:
-                    return links
+            readable = all(_readable(statement, new) for statement in statements)
+            if new in held_out or not readable:
+                continue
+            links = self._walk(chain[hop]._replace(object=new), relations, statements)
+            if links is not None and normalize(links[-1].object) not in answers:
+                return links
         return None
 
     def _walk(
         self, start: Link, relations: Sequence[str], changed: Sequence[Statement]
     ) -> list[Link] | None:
-        """From a changed fact on over facts of its split that are as they were; `None` where one is not known."""
-        links, gone = [start], {item.text for item in changed}
+        """From a changed fact on over facts of its split that are as they were; `None` where one is
+        not known.
+        """
+        links = [start]
+        split, edited = changed[0].split, {statement.text for statement in changed}
         for relation in relations:
-            found = self.world.by_fact.get(Asked(links[-1].object, relation), [])
-            known = {
-                item.object
-                for item in found
-                if item.split == changed[0].split and item.text not in gone
+            subject = links[-1].object
+            objects = {
+                statement.object
+                for statement in self.world.by_fact.get(Asked(subject, relation), [])
+                if statement.split == split and statement.text not in edited
             }
-            if len(known) != 1:
+            if len(objects) != 1:
                 return None
-            links.append(Link(links[-1].object, relation, *known))
+            links.append(Link(subject, relation, *objects))
         return links
 
     def _task(self, task: Task, chain: Sequence[Link], hop: int, walked: Sequence[Link]) -> Task:
         """The question in the world in which the chain is `walked` from that hop on."""
         old, new = chain[hop], walked[0]
         links = [*chain[:hop], *walked]
-        items = self.world.by_fact[old.asked]
-        stated = [self.world.by_fact[link.asked] for link in links]
-        titles = dict.fromkeys(item.title for own in stated for item in own)
-        sources = dict.fromkeys(item.source for own in stated for item in own)
-        facts = []
-        for link, own in zip(links, stated, strict=True):  # as the bundled questions have them
-            held = {item.tool: item.source for item in own}
-            facts.append(
-                {
-                    **link._asdict(),
-                    "passage": held.get("local_search"),
-                    "triple": held.get("knowledge_graph"),
-                }
-            )
-        change = Change(*new.asked, old.object, new.object, hop, walked[-1].asked, task.answers)
+        titles: dict[str, None] = {}
+        sources: dict[str, None] = {}
+        facts = []  # as the bundled questions have them
+        for link in links:
+            by_tool: dict[str, str] = {}
+            for statement in self.world.by_fact[link.asked]:
+                titles[statement.title] = None
+                sources[statement.source] = None
+                by_tool[statement.tool] = statement.source
+            fact = {
+                **link._asdict(),
+                "passage": by_tool.get("local_search"),
+                "triple": by_tool.get("knowledge_graph"),
+            }
+            facts.append(fact)
+        change = Change(
+            subject=new.subject,
+            relation=new.relation,
+            old=old.object,
+            new=new.object,
+            hop=hop,
+            asked=walked[-1].asked,
+            answers=task.answers,
+        )
+        edited = self.world.by_fact[old.asked]
         meta = {key: value for key, value in task.meta.items() if key not in _ANNOTATIONS}
         return msgspec.structs.replace(
             task,
@@ -272,45 +325,57 @@ class CounterfactualWorld:
             meta={
                 **meta,
                 "chain": facts,
-                "counterfactual": msgspec.json.decode(msgspec.json.encode(change)),
+                CHANGE: msgspec.json.decode(msgspec.json.encode(change)),
             },
-            edits={item.text: item.saying(new.object).text for item in items},
+            edits={statement.text: statement.saying(new.object).text for statement in edited},
         )
 
     @cached_property
     def _objects_of(self) -> dict[tuple[str, str], list[str]]:
         """The objects of each relation in each split, sorted."""
-        found: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-        for item in self.world.statements:
-            found[item.relation, item.split].add(item.object)
-        return {key: sorted(names) for key, names in found.items()}
+        objects: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        for statement in self.world.statements:
+            objects[statement.relation, statement.split].add(statement.object)
+        return {key: sorted(names) for key, names in objects.items()}
 
     @cached_property
     def _naming(self) -> dict[str, set[str]]:
-        """The texts that name each subject and object, in their titles, too; those of `others` included."""
-        names = NameFinder(
-            {name: "" for item in self.world.statements for name in (item.subject, item.object)}
-        )
-        found: defaultdict[str, set[str]] = defaultdict(set)
-        read = {(item.title, item.text) for item in self.world.statements}
-        for title, text in read | {(item.title, item.text) for item in self.others}:
-            for name in names.find(f"{title}\n{text}"):
-                found[name].add(text)
-        return dict(found)
+        """The texts that name each subject and object, in their titles, too; those of `others`
+        included.
+        """
+        names: dict[str, str] = {}
+        passages: set[tuple[str, str]] = {(passage.title, passage.text) for passage in self.others}
+        for statement in self.world.statements:
+            names |= {statement.subject: "", statement.object: ""}
+            passages.add((statement.title, statement.text))
+        finder = NameFinder(names)
+        naming: defaultdict[str, set[str]] = defaultdict(set)
+        for title, text in passages:
+            for name in finder.find(f"{title}\n{text}"):
+                naming[name].add(text)
+        return dict(naming)
 
 
-def _readable(item: Statement, new: str) -> bool:
-    """Whether the edited text says the new fact and nothing else: it names the subject, and nothing of the old object.
+def _readable(statement: Statement, new: str) -> bool:
+    """Whether the edited text says the new fact and nothing else: it names the subject, and nothing
+    of the old object.
 
-    A part of a name ("Fincher") gives it away, too, unless the subject or the new object have the same part.
+    A part of a name ("Fincher") gives it away, too, unless the subject or the new object have the
+    same part.
     """
-    shown = f"{item.title}\n{item.saying(new).text}"
-    parts = set(_NAME.findall(item.object)) - set(_NAME.findall(f"{item.subject} {new}"))
-    left = holds(shown, item.object) or parts & set(_NAME.findall(shown))
-    return not left and holds(shown, item.subject) and not holds(f"{item.title}\n{item.text}", new)
+    before = f"{statement.title}\n{statement.text}"
+    after = f"{statement.title}\n{statement.saying(new).text}"
+    if holds(before, new) or holds(after, statement.object):
+        return False
+    shared = set(_NAME.findall(f"{statement.subject} {new}"))
+    parts = set(_NAME.findall(statement.object)) - shared
+    gives_away = parts & set(_NAME.findall(after))
+    return not gives_away and holds(after, statement.subject)
 
 
-def _sub_question(question: str, answers: Sequence[str], found: str) -> Link:
-    asked = re.sub(r"#(\d+)", lambda match: answers[int(match[1]) - 1], question).strip()
-    subject, arrow, relation = (part.strip() for part in asked.partition(">>"))
-    return Link(subject, relation, found) if arrow else Link(asked, question.strip(), found)
+def _sub_question(question: str, answers: Sequence[str], answer: str) -> Link:
+    resolved = re.sub(r"#(\d+)", lambda match: answers[int(match[1]) - 1], question).strip()
+    subject, arrow, relation = (part.strip() for part in resolved.partition(">>"))
+    if arrow:
+        return Link(subject, relation, answer)
+    return Link(resolved, question.strip(), answer)

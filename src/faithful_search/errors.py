@@ -1,4 +1,22 @@
-"""The exceptions of this package, all under `FaithfulSearchError`."""
+"""The exceptions of this package:
+
+```
+Exception
+└── FaithfulSearchError      everything that the package raises on purpose
+    ├── ConfigError          settings that contradict each other, or name what does not exist
+    ├── DataError            a file, row or column that cannot be used
+    ├── DialectError         an unknown dialect, or text that does not fit the one asked for
+    ├── TemplateError        a tokenizer without a usable chat template
+    ├── ToolError            a tool that failed in a way the policy should read about
+    ├── JudgeError           a judge that gave no verdict: the reward abstains
+    │   └── UnreachableError the judge's, writer's or agent's server is not there
+    ├── NoScoreError         a score was asked for where there is none
+    └── GeneratorError       whatever samples the policy is down, or gives no numbers
+```
+
+`ConfigError`, `DataError`, `DialectError` and `TemplateError` are a `ValueError`, too. What is bad
+in one row, text or call is no exception but data: an `Issue`, a note, or a score without a value.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,34 +37,38 @@ class DataError(FaithfulSearchError, ValueError):
 class ToolError(FaithfulSearchError):
     """A tool that failed in a way the policy should read about and act on.
 
-    `message` is for the policy: no key and no internal address may be in it, nor the text of another exception.
-    `passing` says that the same call may succeed a little later (a time-out, 429, 503): such a call is tried again,
-    counts against the service, and is neither cached nor recorded. `retry_after` is for how many seconds the service
-    asked, `status` its HTTP status. `tried` says that the layer that raised it has retried already and keeps account of
-    the service.
+    `message` is for the policy: no key and no internal address may be in it, nor the text of
+    another exception. `transient` says that the same call may succeed a little later (a time-out,
+    429, 503): such a call is tried again, counts against the service, and is neither cached nor
+    recorded. `retry_after` is for how many seconds the service asked, `status` its HTTP status.
+    `retried` says that the layer that raised it has retried already and keeps account of the
+    service.
     """
 
     def __init__(
         self,
         message: str = "",
         *,
-        passing: bool = False,
+        transient: bool = False,
         retry_after: float | None = None,
-        tried: bool = False,
+        retried: bool = False,
         status: int | None = None,
     ) -> None:
         super().__init__(message)
-        self.passing, self.retry_after, self.tried, self.status = (
-            passing,
-            retry_after,
-            tried,
-            status,
-        )
+        self.transient = transient
+        self.retry_after = retry_after
+        self.retried = retried
+        self.status = status
 
     def retold(self, message: str) -> "ToolError":
         """The same failure in other words."""
-        own = {name: getattr(self, name) for name in ("passing", "retry_after", "tried", "status")}
-        return ToolError(message, **own)
+        return ToolError(
+            message,
+            transient=self.transient,
+            retry_after=self.retry_after,
+            retried=self.retried,
+            status=self.status,
+        )
 
 
 class TemplateError(FaithfulSearchError, ValueError):
@@ -57,9 +79,18 @@ class JudgeError(FaithfulSearchError):
     """A judge that gave no verdict; the reward abstains, it never scores 0 for it."""
 
 
+class NoScoreError(FaithfulSearchError):
+    """A rollout without a score, where a host needs one: a judge failed, or nothing applies."""
+
+
+class UnreachableError(JudgeError):
+    """A served judge, writer or agent whose server is not there: nobody refused anything."""
+
+
 class GeneratorError(FaithfulSearchError):
-    """A server that samples the policy and is down, fails or does not answer in time, or a policy whose logits are not
-    numbers; the message says which."""
+    """A server that samples the policy and is down, fails or does not answer in time, or a policy
+    whose logits are not numbers; the message says which.
+    """
 
 
 class ConfigError(FaithfulSearchError, ValueError):
@@ -67,18 +98,21 @@ class ConfigError(FaithfulSearchError, ValueError):
 
 
 @contextmanager
-def needs(what: str, extra: str) -> Iterator[None]:
-    """While the block imports what `what` needs, a missing package is a `ConfigError` that names the extra with it."""
+def needs(feature: str, extra: str) -> Iterator[None]:
+    """While the block imports what a feature needs, a missing package is a `ConfigError` that names
+    the extra with it.
+    """
     try:
         yield
     except ImportError as error:
         raise ConfigError(
-            f"{what} needs {error.name}: pip install 'faithful-search[{extra}]'"
+            f"{feature} needs {error.name}: pip install 'faithful-search[{extra}]'"
         ) from error
 
 
 def kind_of(thing: object) -> str:
-    """The name of its class: all of an error that may be shown, since its text may hold keys and addresses.
+    """The name of its class: all of an error that may be shown, since its text may hold keys and
+    addresses.
 
     Example:
         >>> kind_of(KeyError("password"))

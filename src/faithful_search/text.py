@@ -1,6 +1,7 @@
-"""Answers compared as the papers compare them, text made safe to show or write, and known names found in it.
+"""Answers compared as the papers compare them, text made safe to write, and known names
+found in it.
 
-There are two normalisers, whose scores are not comparable: name the one meant.
+There are three normalisers, whose scores are not comparable: name the one meant.
 """
 
 import re
@@ -9,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
+from .answer_tokens import UNSPACED, tokens
 from .bundled import bundled_json
 from .errors import ConfigError, DataError
 
@@ -24,9 +26,8 @@ _ABBREVIATION = re.compile(
     r"|\b[A-Z](?:\.[A-Z])*)\.$"
 )
 _NAME_WORD = re.compile(r"\w+")
+_UNSPACED = re.compile(f"[{UNSPACED}]")
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-_MARKUP = re.compile(r"[\\`*\[\]<>!#|~&]")
 FUNCTION_WORDS = frozenset[str](bundled_json("function_words.json"))
 """English words that carry no content of their own, lower-cased."""
 
@@ -36,45 +37,65 @@ def normalize(text: str, how: str = "squad") -> str:
 
     `squad` (Search-R1, SQuAD): delete ASCII punctuation, drop a / an / the, collapse blanks.
     `pokee` (PokeeResearch, DeepResearcher): punctuation becomes a space, articles stay.
+    `unicode` (ours): what differs in typography only is the same, what differs in a number's sign
+    or decimals is not; for all scripts (`answer_tokens.tokens`).
     """
     if how == "squad":
         return " ".join(_ARTICLES.sub(" ", text.lower().translate(_DELETE_PUNCTUATION)).split())
     if how == "pokee":
         return " ".join(text.lower().translate(_PUNCTUATION_TO_SPACE).split())
-    raise ConfigError(f"unknown normaliser {how!r}; there are: squad, pokee")
+    if how == "unicode":
+        return " ".join(tokens(text))
+    raise ConfigError(f"unknown normaliser {how!r}; there are: squad, pokee, unicode")
 
 
 def exact_match(prediction: str | None, golds: Sequence[str], how: str = "squad") -> float:
     """1.0 when the normalised prediction equals any normalised gold, else 0.0."""
     if prediction is None or not golds:
         return 0.0
-    said = normalize(prediction, how)
-    if not said:  # an article or a sign, as some golds are, and as an answer without content is
-        return float(
-            any(
-                gold.strip().lower() == prediction.strip().lower()
-                for gold in golds
-                if prediction.strip()
-            )
-        )
-    return float(any(normalize(gold, how) == said for gold in golds))
+    answer = normalize(prediction, how)
+    if answer:
+        return float(any(normalize(gold, how) == answer for gold in golds))
+    # An article or a sign, as some golds are, and as an answer without content is
+    normalized = prediction.strip().lower()
+    return float(bool(normalized) and any(gold.strip().lower() == normalized for gold in golds))
 
 
 def sub_exact_match(prediction: str | None, golds: Sequence[str], how: str = "squad") -> float:
-    """1.0 when the normalised prediction contains any (non-empty) normalised gold, as characters, else 0.0."""
+    """1.0 when the normalised prediction contains any (non-empty) normalised gold, else 0.0.
+
+    `squad` and `pokee` look for the gold as characters, as published: `no` is in `unknown`.
+    `unicode` looks for whole words, and for `yes` and `no` as the first or the last of them.
+
+    Example:
+        >>> sub_exact_match("Unknown", ["no"]), sub_exact_match("Unknown", ["no"], "unicode")
+        (1.0, 0.0)
+    """
     if prediction is None:
         return 0.0
-    said = normalize(prediction, how)
-    return float(
-        any(simple in said for simple in (normalize(gold, how) for gold in golds) if simple)
-    )
+    answer = normalize(prediction, how)
+    for gold in golds:
+        wanted = normalize(gold, how)
+        if wanted and _contains(answer, wanted, how):
+            return 1.0
+    return 0.0
+
+
+def _contains(answer: str, gold: str, how: str) -> bool:
+    if how != "unicode":
+        return gold in answer
+    if gold in _CLOSED:  # "There is no source" does not answer no
+        words = answer.split()
+        return gold in (*words[:1], *words[-1:])
+    return f" {gold} " in f" {answer} "
 
 
 def f1(prediction: str | None, golds: Sequence[str], how: str = "squad") -> float:
     """Token F1 = 2PR / (P + R), the best over golds.
 
-    `squad` counts tokens as often as they occur, and gives 0 where one side is `yes`, `no` or `noanswer` and the other
-    is not the same (HotpotQA's rule). `pokee` compares sets of tokens.
+    `squad` and `unicode` count tokens as often as they occur, and give 0 where one side is `yes`,
+    `no` or `noanswer` and the other is not the same (HotpotQA's rule). `pokee` compares sets of
+    tokens. In scripts without blanks the tokens of `unicode` are characters.
 
     Example:
         >>> f1("Ada King Lovelace", ["Ada Lovelace"])
@@ -82,12 +103,13 @@ def f1(prediction: str | None, golds: Sequence[str], how: str = "squad") -> floa
     """
     if prediction is None:
         return 0.0
-    said, best = normalize(prediction, how), 0.0
+    answer = normalize(prediction, how)
+    best = 0.0
     for gold in (normalize(gold, how) for gold in golds):
-        ours, theirs = Counter(said.split()), Counter(gold.split())
-        if how != "squad":
+        ours, theirs = Counter(answer.split()), Counter(gold.split())
+        if how == "pokee":
             ours, theirs = Counter(set(ours)), Counter(set(theirs))
-        elif said != gold and (said in _CLOSED or gold in _CLOSED):
+        elif answer != gold and (answer in _CLOSED or gold in _CLOSED):
             continue
         if common := (ours & theirs).total():
             best = max(best, 2 * common / (ours.total() + theirs.total()))
@@ -95,17 +117,19 @@ def f1(prediction: str | None, golds: Sequence[str], how: str = "squad") -> floa
 
 
 def sentences(text: str) -> list[str]:
-    """Split at `.`, `!`, `?` before a capital or a digit and line breaks, but not after abbreviations and initials."""
-    found: list[str] = []
+    """Split at `.`, `!`, `?` before a capital or a digit and line breaks, but not after
+    abbreviations and initials.
+    """
+    sentences_so_far: list[str] = []
     held = 0
     for match in _SENTENCE_END.finditer(text):
         before = text[max(held, match.start() - 12) : match.start()]
         if "\n" not in match[0] and _ABBREVIATION.search(before.rstrip()):
             continue
-        found.append(text[held : match.end()].strip())
+        sentences_so_far.append(text[held : match.end()].strip())
         held = match.end()
-    found.append(text[held:].strip())
-    return [sentence for sentence in found if sentence]
+    sentences_so_far.append(text[held:].strip())
+    return [sentence for sentence in sentences_so_far if sentence]
 
 
 def content_words(text: str) -> list[str]:
@@ -114,25 +138,10 @@ def content_words(text: str) -> list[str]:
 
 
 def well_formed(text: str) -> str:
-    """`text` with `?` for each half of a surrogate pair, which JSON may hold but no tokenizer or file takes."""
-    return text.encode("utf-8", "replace").decode()
-
-
-def printable(text: str) -> str:
-    """`text` with control characters spelled out, so that a terminal shows and does not obey them.
-
-    Line breaks and tabs stay. Marks that turn the direction of writing are spelled out, too: a line may read otherwise.
-
-    Example:
-        >>> print(printable("a\\x1b[2Jb"))
-        a\\x1b[2Jb
+    """`text` with `?` for each half of a surrogate pair, which JSON may hold but no tokenizer or
+    file takes.
     """
-    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
-
-
-def as_markdown(text: str) -> str:
-    """`text` as one line of Markdown that shows it as it is, without markup, links, HTML or table cells of its own."""
-    return _MARKUP.sub(r"\\\g<0>", printable(" ".join(text.split())))
+    return text.encode("utf-8", "replace").decode()
 
 
 def shortened(text: str, most: int) -> str:
@@ -143,7 +152,8 @@ def shortened(text: str, most: int) -> str:
 class NameFinder:
     """Finds known names in text: whole words only, the longest first, left to right.
 
-    A text takes one pass over its words, with a dictionary from first words to the names that they open.
+    A text takes one pass over its words, with a dictionary from first words to the names that they
+    open.
 
     Example:
         >>> NameFinder({"Ann": "person", "Ann Lee": "person"}).sub(str.upper, "Ann Lee met Ann, not Annie.")
@@ -193,7 +203,14 @@ class NameFinder:
 
 
 def holds(text: str, name: str) -> bool:
-    """Whether `name` stands in `text` as a whole; one without a letter or digit never does."""
+    """Whether `name` stands in `text` as a whole; one without a letter or digit never does.
+
+    Example:
+        >>> holds("Ada lives in Veldt.", "Veldt"), holds("Ada lives in Veldtham.", "Veldt")
+        (True, False)
+        >>> holds("利马是秘鲁的首都。", "利马")
+        True
+    """
     start = text.find(name) if _NAME_WORD.search(name) else -1
     while start >= 0 and not _whole(text, start, start + len(name)):
         start = text.find(name, start + 1)
@@ -202,11 +219,15 @@ def holds(text: str, name: str) -> bool:
 
 def unqualified(title: str) -> str:
     """A title without a bracketed qualifier at its end, case kept."""
-    return re.sub(r"\s*\([^()]*\)\s*$", "", title)
+    name, opening, qualifier = title.rstrip().rpartition("(")
+    closed = opening and qualifier.endswith(")") and ")" not in qualifier[:-1]
+    return name.rstrip() if closed else title
 
 
 def plain(title: str) -> str:
-    """Case-folded, one space between words, without a qualifier: an annotation names a page with or without it."""
+    """Case-folded, one space between words, without a qualifier: an annotation names a page with or
+    without it.
+    """
     return " ".join(unqualified(title).casefold().split())
 
 
@@ -216,4 +237,9 @@ def _whole(text: str, start: int, end: int) -> bool:
 
 
 def _in_word(character: str) -> bool:
-    return character.isalnum() or character == "_"
+    """Whether it makes one word with such a character beside it. In scripts without blanks nothing
+    shows where a word ends.
+    """
+    if character.isascii():
+        return character.isalnum() or character == "_"
+    return character.isalnum() and _UNSPACED.match(character) is None

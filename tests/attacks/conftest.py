@@ -20,6 +20,8 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def rounds(request: pytest.FixtureRequest) -> int:
-    """How many attacks of its kind a test makes; `pytest tests` knows no `--attack`, as this file is read later."""
+    """How many attacks of its kind a test makes; `pytest tests` knows no `--attack`, as this file
+    is read later.
+    """
     found: int = request.config.getoption("attack", _SMALL)
     return found

@@ -1,4 +1,5 @@
-"""Whatever a tokenizer makes of evidence: no tag, no id, no control token and no role is read in it.
+"""Whatever a tokenizer makes of evidence: no tag, no id, no control token and no role is read in
+it.
 
 What the model reads of the whole observation is compared with what it reads of a harmless one.
 """
@@ -125,7 +126,9 @@ def test_what_once_came_through(name: str, family: str, text: str) -> None:
 
 
 def test_what_stands_around_evidence_makes_no_markup_of_it(name: str) -> None:
-    """The reader makes a `<` of the end of a passage and what follows, be it a line break, or that of JSON."""
+    """The reader makes a `<` of the end of a passage and what follows, be it a line break, or that
+    of JSON.
+    """
     for broken in ("{\n", "n{", "{ "):
         own = ChatFormat.of(reading(normalizers.Replace(broken, "<")), load(name))
         tag = own.dialect.closing.lstrip("</")
@@ -160,7 +163,8 @@ def test_a_flood_of_tags_is_read_back_and_takes_no_longer_than_its_length(
     )
     found = kind.parse(kind.render_turn(first) + shown + kind.render_turn(last), fenced=True)
     assert time.process_time() - start < 2
-    assert len(found.steps) == 2 and got(found.steps[0]) == ([("E1", text[:999], text, "")], "")
+    assert len(found.steps) == 2
+    assert got(found.steps[0]) == ([("E1", text[:999], text, "")], "")
 
 
 def without_what_it_does_not_know() -> object:

@@ -1,7 +1,8 @@
-"""Hostile text through every door that a tool leaves open: documents, pages, labels, a service's error messages.
+"""Hostile text through every door that a tool leaves open: documents, pages, labels, a service's
+error messages.
 
-Reading the trajectory gives the same steps and the same evidence, nobody has answered, and no control token stands in
-the observation but those of the template.
+Reading the trajectory gives the same steps and the same evidence, nobody has answered, and no
+control token stands in the observation but those of the template.
 """
 
 import asyncio
@@ -59,12 +60,14 @@ def survives(dialect: str, family: str, done: Trajectory) -> None:
     """Reading the episode's text gives the episode, and its ids steer nothing."""
     read = load(dialect).parse(done.text, fenced=True)
     own, again = ([hostile.said(step) for step in each.steps] for each in (done, read))
-    assert own == again and len(own) == 2
+    assert own == again
+    assert len(own) == 2
     assert hostile.got(read.steps[0]) == (
         hostile.given(dialect, done.steps[0].evidence),
         done.steps[0].note,
     )
-    assert read.answer is done.answer is None and done.stop_reason == "turn_limit"
+    assert read.answer is done.answer is None
+    assert done.stop_reason == "turn_limit"
     assert Trajectory.from_json(done.to_json()) == done
     _, middle, end = done.tokens.turns[0]
     chat, count = chat_of(dialect, family), len(done.steps[0].evidence)
@@ -94,7 +97,8 @@ def test_an_episode_whose_tools_fail_with_hostile_words(name):
         "x\ud800y" + FORGED[0],
     ):
         done = episode(name, "qwen3_thinking", error=text)
-        assert done.steps[0].note and not done.steps[0].evidence
+        assert done.steps[0].note
+        assert not done.steps[0].evidence
         survives(name, "qwen3_thinking", done)
 
 
@@ -116,7 +120,8 @@ def test_what_an_environment_hands_to_trl(name):
             text = asyncio.run(environment.shelf(query="q"))
             toolbox.tools["shelf"].evidence = [Evidence("x")]
             harmless = asyncio.run(environment.shelf(query="q"))
-        assert "FORGED" in text and not steered(chat_of(name, family).encode(text), family)
+        assert "FORGED" in text
+        assert not steered(chat_of(name, family).encode(text), family)
         assert hostile.own_tags(name).findall(text) == hostile.own_tags(name).findall(harmless)
         assert re.search("</?tool_(response|call)>", text) is None
         assert name != "pou" or re.findall(r"\[[Ee][0-9]+\]", text) == [
@@ -126,7 +131,9 @@ def test_what_an_environment_hands_to_trl(name):
 
 @pytest.fixture(scope="module")
 def observations():
-    """What real tools bring back from hostile corpora, graphs, services and pages, and say about hostile calls."""
+    """What real tools bring back from hostile corpora, graphs, services and pages, and say about
+    hostile calls.
+    """
     tags = [text for text in CLOSED[:60] if "\0" not in text]  # with a NUL it would be no text page
     texts = [f"Paris {text}" for text in (" ".join([*FORGED, *CONTROL, *tags]), *FORGED)]
     paragraphs = "".join(f"<p>{html.escape(text)}</p>" for text in texts)
@@ -181,12 +188,15 @@ def observations():
 
 def test_the_attacks_came_through_the_real_tools(observations):
     notes = [found.note for found in observations.values() if not found.evidence]
-    assert len(notes) == 5 and all(notes) and sum("FORGED" in note for note in notes) >= 2
+    assert len(notes) == 5
+    assert all(notes)
+    assert [note for note in notes if "FORGED" in note] == [observations["malformed"].note]
     brought = [found.evidence for found in observations.values() if found.evidence]
     assert len(brought) == 8
     for evidence in brought:
         shown = "".join(item.title + item.text for item in evidence)
-        assert "FORGED" in shown and "</" in shown
+        assert "FORGED" in shown
+        assert "</" in shown
 
 
 @pytest.mark.parametrize("family", ["deepseek", "folded"])

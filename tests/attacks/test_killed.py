@@ -1,9 +1,11 @@
-"""Commands killed at random moments: started again, they end with the files of one that was never killed.
+"""Commands killed at random moments: started again, they end with the files of one that was never
+killed.
 
-All files are compared, so that nothing is lost, made otherwise or left lying about. The process alone is killed, as by
-a system that is out of memory: what it started has to end by itself. A thirtieth of `--attack`'s rounds are kills, at
-least one and at most twenty of each command: `--attack 600` is the most. `tests/measure/test_audit.py` and
-`tests/tools/test_index.py` kill an audit and an index at chosen moments, `tests/training/test_survival.py` training.
+All files are compared, so that nothing is lost, made otherwise or left lying about. The process
+alone is killed, as by a system that is out of memory: what it started has to end by itself. A
+thirtieth of `--attack`'s rounds are kills, at least one and at most twenty of each command:
+`--attack 600` is the most. `tests/measure/test_audit.py` and `tests/tools/test_index.py` kill an
+audit and an index at chosen moments, `tests/training/test_survival.py` training.
 """
 
 import json
@@ -31,7 +33,9 @@ from faithful_search.training.starting import owned
 
 pytestmark = pytest.mark.slow
 BATCH = 64
-"""Pairs whose verdicts `label` and `agreement` write down together: as many may be asked about again."""
+"""Pairs whose verdicts `label` and `agreement` write down together: as many may be asked about
+again.
+"""
 DATE = re.compile(rb"\d{4}-\d\d-\d\d(T[\d:+-]+)?")
 JUDGE = (
     "--judge endpoint --judge-model stub --judge-url URL --judge-cache none --judge-concurrency 8"
@@ -49,7 +53,9 @@ COMMANDS = {
 
 
 def row(number: int) -> dict[str, Any]:
-    """A transcript with its question for `audit`, `label` and `index`, a labelled claim for `agreement`."""
+    """A transcript with its question for `audit`, `label` and `index`, a labelled claim for
+    `agreement`.
+    """
     place, said = (("Orvik", "Tarn", "Selby")[number % many] for many in (2, 3))
     text = (
         f"<think>Look up lighthouse {number}.</think><search>where is lighthouse {number}</search>"
@@ -66,7 +72,9 @@ def row(number: int) -> dict[str, Any]:
 
 
 def run(command: Sequence[str], place: Path, moment: float | None = None) -> float | None:
-    """Run it in a folder, killed that long after its first file: the seconds from there to its end, none if killed."""
+    """Run it in a folder, killed that long after its first file: the seconds from there to its end,
+    none if killed.
+    """
     place.mkdir(exist_ok=True)
     process = subprocess.Popen(
         command,
@@ -103,7 +111,9 @@ def attacked(
     rounds: int,
     again: Callable[[Path], Sequence[str]] = lambda _: (),
 ) -> Iterator[Path]:
-    """The folder of a run that nobody killed, then those of others, that went on with the flags which `again` gives."""
+    """The folder of a run that nobody killed, then those of others, that went on with the flags
+    which `again` gives.
+    """
     usual, random, kills = run(command, at / "whole"), Random(0), min(20, max(1, rounds // 30))
     assert usual is not None
     yield at / "whole"
@@ -137,7 +147,8 @@ def test_the_same_command_goes_on_to_the_same_files_and_asks_nothing_twice(
         assert whole
         server.requests.clear()
         for place in folders:
-            assert files(place) == whole and server.calls <= once + BATCH
+            assert files(place) == whole
+            assert server.calls <= once + BATCH
             server.requests.clear()
 
 
@@ -147,7 +158,7 @@ def advised(place: Path) -> list[str]:
         with owned(place / "out", resume=False):
             return []
     except ConfigError as said:
-        assert "--resume true goes on from checkpoint-" in str(said)
+        assert "--resume goes on from checkpoint-" in str(said)
         return ["--resume=true"]
 
 

@@ -1,8 +1,8 @@
 """Reading takes time in proportion to the text's length, whatever stands in it.
 
-The texts are made from every pattern that takes part: what nearly matches it, over and over, as backtracking takes
-longest with that. Times are processor times and compared with those for a quarter of the text; below the floor no time
-counts as long.
+The texts are made from every pattern that takes part: what nearly matches it, over and over, as
+backtracking takes longest with that. Times are processor times and compared with those for a
+quarter of the text; below the floor no time counts as long.
 """
 
 import importlib
@@ -23,6 +23,7 @@ from dialect_texts import SLOT, frames, written
 
 from faithful_search import dialects
 from faithful_search.dialects import Dialect, load, pokee, turns
+from faithful_search.formats import call_arguments, call_forms, call_markup, chat_templates
 
 SIZE, LARGE = 16_000, 5_000_000
 FLOOR = 0.004
@@ -80,7 +81,9 @@ def _modules(kind: type[Dialect]) -> set[str]:
 
 
 def nearly(pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
-    """Beginnings and what to repeat behind them: each stretch of a match, without what would end it."""
+    """Beginnings and what to repeat behind them: each stretch of a match, without what would end
+    it.
+    """
     for match in _pieces(parser.parse(pattern.pattern, pattern.flags & ~re.UNICODE)):
         pieces = _joined(match)
         for start in range(len(pieces)):
@@ -89,7 +92,9 @@ def nearly(pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
 
 
 def _pieces(tree: parser.SubPattern) -> list[list[str]]:
-    """Matches of the pattern, one for each alternative, character by character; an empty one is a border."""
+    """Matches of the pattern, one for each alternative, character by character; an empty one is a
+    border.
+    """
     matches: list[list[str]] = [[]]
     for item in tree:
         first, *others = _options(tree, item)
@@ -146,7 +151,9 @@ def filled(frame: str, attack: tuple[str, str, str], size: int) -> str:
 
 
 def growth(dialect: Dialect, frame: str, attack: tuple[str, str, str]) -> float:
-    """How many times as long four times the attack takes; the least of three, for the machine's other work."""
+    """How many times as long four times the attack takes; the least of three, for the machine's
+    other work.
+    """
     found = float("inf")
     for _ in range(3):
         long = seconds(dialect, filled(frame, attack, 4 * SIZE))
@@ -176,7 +183,9 @@ def test_what_once_was_slow(name: str) -> None:
 
 @pytest.mark.slow
 def test_five_megabytes_are_read_in_two_seconds(name: str) -> None:
-    """Of what takes longest at a hundredth of the size, of plain text, and of transcripts one after the other."""
+    """Of what takes longest at a hundredth of the size, of plain text, and of transcripts one after
+    the other.
+    """
     dialect = load(name)
     near = {found for pattern in patterns_of(dialect) for found in nearly(pattern)}
     near |= {
@@ -220,3 +229,82 @@ def test_every_pattern_of_a_dialect_is_attacked() -> None:
         p.pattern for p in found
     }
     assert ("", "<verification>") in nearly(pokee._CHECK)
+
+
+CHAT_UNITS = [
+    *("<tool_call>", "</tool_call>", "<think>", "`", "``", "```", "~~~", "`<answer>` ", "< "),
+    *("`\n", "<tool_call>x</tool_call> a ", "<answer>", "\ue000<b>", "</think>"),
+]
+
+
+@pytest.mark.parametrize("unit", CHAT_UNITS)
+@pytest.mark.parametrize("field", ["content", "reasoning_content", "arguments", "answer"])
+def test_messages_take_linear_time(field: str, unit: str) -> None:
+    """Quoted markup is looked for in every field of a message."""
+
+    def seconds(size: int) -> float:
+        text = unit * (size // len(unit))
+        message: dict[str, Any] = {"role": "assistant", "content": "a"}
+        if field in message or field == "reasoning_content":
+            message[field] = text
+        else:
+            name = "search" if field == "arguments" else "final_answer"
+            message["tool_calls"] = [{"name": name, "arguments": {"answer": text}}]
+        start = time.process_time()
+        dialects.parse([{"role": "user", "content": "Who?"}, message], "openai")
+        return time.process_time() - start
+
+    quarter = max(FLOOR, min(seconds(SIZE) for _ in range(2)))
+    assert min(seconds(4 * SIZE) for _ in range(2)) < MOST * quarter
+
+
+def markup_patterns() -> list[re.Pattern[str]]:
+    """Every pattern with which calls in models' own markup and their templates are read."""
+    found = [
+        value
+        for module in (call_arguments, call_forms, call_markup, chat_templates)
+        for value in vars(module).values()
+        if isinstance(value, re.Pattern)
+    ]
+    for form in (*call_forms.FORMS, call_forms.HERMES):
+        found += [form.head, *([form.tail] if form.tail else [])]
+    for layout in chat_templates.LAYOUTS:
+        found += [layout.head, layout.ends, *layout.result]
+    return list({pattern.pattern: pattern for pattern in found}.values())
+
+
+MARKUP_READERS = {
+    "answered": lambda text: call_markup.split_calls(text, answered=True),
+    "quoted": lambda text: call_markup.split_calls(text, answered=False),
+    "thought": lambda text: call_markup.split_calls(text, answered=True, thought=True),
+    "text": chat_templates.read,
+    "body": call_markup.read_tool_call_body,
+}
+
+
+@pytest.mark.parametrize("reader", MARKUP_READERS)
+def test_markup_of_models_takes_linear_time(reader: str, rounds: int) -> None:
+    read, random = MARKUP_READERS[reader], Random(reader)
+    near = list(dict.fromkeys(pair for each in markup_patterns() for pair in nearly(each)))
+    units = [*(unit for _, unit in near), *CHAT_UNITS, '{"a":"', "[" * 50, '"', "\n"]
+    signs = [form.sign for form in call_forms.FORMS]
+    signs += [sign for layout in chat_templates.LAYOUTS for sign in layout.signs]
+
+    def seconds(attack: tuple[str, str, str], size: int) -> float:
+        beginning, unit, tail = attack
+        text = beginning + unit * (size // len(unit)) + tail
+        start = time.process_time()
+        read(text)
+        return time.process_time() - start
+
+    slow = {}
+    for _ in range(8 * rounds):
+        beginning, unit = random.choice(near)
+        sign = random.choice(signs)
+        unit += random.choice(("", "", "x", random.choice(units)))
+        attack = (sign + beginning, unit, random.choice((*TAILS, random.choice(units))))
+        long = min(seconds(attack, 4 * SIZE) for _ in range(2))
+        times = long / max(FLOOR, seconds(attack, SIZE))
+        if long > MOST * FLOOR and times > MOST:
+            slow[attack] = times
+    assert not slow

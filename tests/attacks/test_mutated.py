@@ -1,5 +1,7 @@
-"""Transcripts with slips, real ones and arbitrary text: parsers raise nothing, point into the text, read a turn at once
-as they read it taken apart into tags, and what they read can be stored and rendered."""
+"""Transcripts with slips, real ones and arbitrary text: parsers raise nothing, point into the text,
+read a turn at once as they read it taken apart into tags, and what they read can be stored and
+rendered.
+"""
 
 import json
 from random import Random
@@ -67,7 +69,9 @@ def test_a_stretch_of_a_text(before: str, text: str, data: st.DataObject) -> Non
 def test_a_well_formed_turn_is_not_taken_apart(name: str) -> None:
     text = load(name).render_turn(Step(think="a", call=ToolCall("search", {"query": "q"})))
     found = load(name).grammar.turn.fullmatch(text)
-    assert found and found["think"] == "a" and not load(name).parse_turn(text, first=True).issues
+    assert found
+    assert found["think"] == "a"
+    assert not load(name).parse_turn(text, first=True).issues
 
 
 def test_a_mutated_transcript_is_read(name: str, rounds: int) -> None:

@@ -1,4 +1,6 @@
-"""Requests of strangers, the hostile and the slow, to real servers on loopback: none fails, tells, waits or grows."""
+"""Requests of strangers, the hostile and the slow, to real servers on loopback: none fails, tells,
+waits or grows.
+"""
 
 import json
 import re
@@ -13,7 +15,7 @@ from random import Random
 from threading import Thread
 from typing import NamedTuple
 
-import httpx
+import httpx2
 import pytest
 from served import OPENED, command, connected
 
@@ -28,7 +30,9 @@ HOSTS = {
     b"lo\tcalhost": False, b"\xe2\x84\x93ocalhost": False, b"http://localhost": False, b"shelf.lab.evil.example": False,
     b"": False, socket.gethostname().encode(): True,
 }  # fmt: skip
-"""What stands in a `Host` header, and whether it names the server, which was started with `shelf.lab, other.lab`."""
+"""What stands in a `Host` header, and whether it names the server, which was started with
+`shelf.lab, other.lab`.
+"""
 PAGES = {
     b"http://localhost": True, b"http://localhost:3000": True, b"http://127.0.0.1": True, b"http://[::1]:80": True,
     b"https://shelf.lab": True, b"http://evil.example": False, b"null": False, b"https://192.0.2.7": False,
@@ -127,18 +131,28 @@ KINDS = {
     ),
     "mcp": ("serve", ("world", "--mcp-http"), "/mcp", CALLED),
     "judge": ("serve-judge", ("lexical",), "/judge", {"pairs": [PAIR]}),
+    "reward": (
+        "serve-reward",
+        ("--abstained", "0.0"),
+        "/get_reward",
+        {"query": ["<answer>a</answer>"], "prompts": ["q"], "labels": [["a"]]},
+    ),
 }
 HELD = 200
 """Requests without an end that are kept open meanwhile."""
 PROMPT = 60.0
 """Seconds in which a request is answered on a busy machine."""
 GROWTH = 80_000_000
-"""Bytes that a process may be larger after an attack: buffers and caches of a limited size, however long it took."""
+"""Bytes that a process may be larger after an attack: buffers and caches of a limited size, however
+long it took.
+"""
 NUMBERS = count(3)
 
 
 class Attack(NamedTuple):
-    """What is sent; whether it is for another server or of a foreign page; whether the server can see that it ended."""
+    """What is sent; whether it is for another server or of a foreign page; whether the server can
+    see that it ended.
+    """
 
     sent: bytes
     foreign: bool
@@ -255,11 +269,13 @@ class Server(NamedTuple):
         return connected(self.url, PROMPT)
 
     def asking(self) -> dict[str, object]:
-        """With an id for MCP, which must not have another question of the same id at work; others ignore it."""
+        """With an id for MCP, which must not have another question of the same id at work; others
+        ignore it.
+        """
         return self.body | {"id": next(NUMBERS)}
 
     def answers(self) -> bool:
-        answer = httpx.post(
+        answer = httpx2.post(
             f"{self.url}{self.path}", json=self.asking(), headers=self.headers, timeout=PROMPT
         )
         return answer.status_code == 200
@@ -282,7 +298,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         pytest.importorskip("mcp")
     with command(*arguments, "--allow-host", "shelf.lab, other.lab", verb=verb) as (process, url):
         if request.param == "mcp":
-            opened = httpx.post(f"{url}{path}", json=OPENED, headers=headers, timeout=PROMPT)
+            opened = httpx2.post(f"{url}{path}", json=OPENED, headers=headers, timeout=PROMPT)
             headers["Mcp-Session-Id"] = opened.headers["mcp-session-id"]
         Thread(
             target=process.stdout.read, daemon=True
@@ -378,9 +394,11 @@ def test_hostile_requests(server: Server, rounds: int) -> None:
             client.close()
     grown, seconds = server.memory() - before, time.monotonic() - start
     print(
-        f"{server.path}: {rounds} in {seconds:.0f} s, {before / 1e6:.0f} MB and {grown / 1e6:.1f} more, {seen}"
+        f"{server.path}: {rounds} in {seconds:.0f} s, {before / 1e6:.0f} MB and {grown / 1e6:.1f} "
+        f"more, {seen}"
     )
-    assert grown < GROWTH and server.answers()
+    assert grown < GROWTH
+    assert server.answers()
 
 
 def test_1100_slow_clients_keep_nobody_out(server: Server) -> None:

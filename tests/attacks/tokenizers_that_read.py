@@ -1,5 +1,6 @@
-"""Tokenizers of every family: what models are trained with, those that read other characters than they are given, and
-chat templates that write roles as plain text."""
+"""Tokenizers of every family: what models are trained with, those that read other characters than
+they are given, and chat templates that write roles as plain text.
+"""
 
 import struct
 from functools import cache
@@ -20,13 +21,16 @@ DEEPSEEK = {
     "bos_token": BEGIN,
     "eos_token": END,
     "chat_template": "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}<\uff5cAssistant\uff5c>"
-    "{{ m.content }}{{ eos_token }}{% else %}<\uff5cUser\uff5c>{{ m.content }}{% endif %}{% endfor %}"
+    "{{ m.content }}{{ eos_token }}{% else %}<\uff5cUser\uff5c>{{ m.content }}{% endif %}{% endfor "
+    "%}"
     "{% if add_generation_prompt %}<\uff5cAssistant\uff5c>{% endif %}",
 }
 
 
 def precompiled() -> normalizers.Normalizer:
-    """As SentencePiece writes its table of characters: to this one a fullwidth `<`, or a cluster with it, is `<`."""
+    """As SentencePiece writes its table of characters: to this one a fullwidth `<`, or a cluster
+    with it, is `<`.
+    """
     units = [0] * 2048
     place, base = 0, 256
     units[place] = base << 10
@@ -56,16 +60,19 @@ NORMALIZERS: dict[str, list[normalizers.Normalizer]] = {
 ROLES = {
     "vicuna": (
         "{% for m in messages %}{% if m.role == 'assistant' %}ASSISTANT: {{ m.content }}</s>"
-        "{% else %}{{ m.role | upper if m.role == 'system' else 'USER' }}: {{ m.content }} {% endif %}{% endfor %}"
+        "{% else %}{{ m.role | upper if m.role == 'system' else 'USER' }}: {{ m.content }} {% "
+        "endif %}{% endfor %}"
         "{% if add_generation_prompt %}ASSISTANT:{% endif %}"
     ),
     "alpaca": (
-        "{% for m in messages %}{% if m.role == 'assistant' %}### Response:\n{{ m.content }}</s>\n\n"
+        "{% for m in messages %}{% if m.role == 'assistant' %}### Response:\n{{ m.content "
+        "}}</s>\n\n"
         "{% else %}### Instruction:\n{{ m.content }}\n\n{% endif %}{% endfor %}"
         "{% if add_generation_prompt %}### Response:\n{% endif %}"
     ),
     "llama2_system": (
-        "{% if messages[0].role == 'system' %}<<SYS>>\n{{ messages[0].content }}\n<</SYS>>\n\n{% endif %}"
+        "{% if messages[0].role == 'system' %}<<SYS>>\n{{ messages[0].content }}\n<</SYS>>\n\n{% "
+        "endif %}"
         "{% for m in messages %}{% if m.role == 'assistant' %} {{ m.content }} </s>"
         "{% elif m.role != 'system' %}<s>[INST] {{ m.content }} [/INST]{% endif %}{% endfor %}"
     ),
@@ -120,7 +127,9 @@ def reading(normalizer: normalizers.Normalizer, template: str = lab.TEMPLATE) ->
 
 
 def unigram(words: pre_tokenizers.PreTokenizer) -> Any:
-    """Of pieces with a score each, those of single bytes among them: written out in a text, they are found there."""
+    """Of pieces with a score each, those of single bytes among them: written out in a text, they
+    are found there.
+    """
     signs = [f"<0x{byte:02X}>" for byte in range(256)] + ["\u2581", *map(chr, range(33, 127))]
     backend = Tokenizer(
         models.Unigram([("<unk>", 0.0), *((sign, -1.0) for sign in signs)], 0, byte_fallback=True)

@@ -1,4 +1,6 @@
-"""Every way in which Python lets a tool go wrong: what it returns, what it raises, what it does to its caller."""
+"""Every way in which Python lets a tool go wrong: what it returns, what it raises, what it does to
+its caller.
+"""
 
 import asyncio
 import contextvars
@@ -186,7 +188,7 @@ ERRORS: dict[str, Error] = {
     "said half a character": lambda: ToolError("\udfff"),
     "hollow": Hollow,
     **{
-        f"busy for {after}": partial(ToolError, "Busy.", passing=True, retry_after=after)
+        f"busy for {after}": partial(ToolError, "Busy.", transient=True, retry_after=after)
         for after in ("soon", math.nan, -math.inf)
     },
     # tried again
@@ -229,7 +231,9 @@ _RAISED: dict[str, Fault] = {
     for name, error in ERRORS.items()
 }
 HANGING = {way: fault for way, fault in _RAISED.items() if way.split()[1] in ("masked", "hollow")}
-"""asyncio itself cannot carry these errors from one task to another: who waits for one waits for ever."""
+"""asyncio itself cannot carry these errors from one task to another: who waits for one waits for
+ever.
+"""
 
 FAULTS: dict[str, Fault] = {
     **{f"raises {name}": partial(_raise, error) for name, error in ERRORS.items()},

@@ -21,7 +21,8 @@ def test_r1_searcher_rollouts(name: str) -> None:
     for row in rows(name):
         text = row["gen_text_store"]
         found = assert_read("r1_searcher", text)
-        assert found.answer == row["pred_ans"].strip() and found.stop_reason == "answered"
+        assert found.answer == row["pred_ans"].strip()
+        assert found.stop_reason == "answered"
         asked = text.count("<|begin_of_query|>")
         assert [len(step.evidence) for step in found.steps] == [5] * asked + [0]
         assert all(item.title and item.text for step in found.steps for item in step.evidence)
@@ -56,18 +57,19 @@ def test_search_r1_logs() -> None:
 
 @real
 def test_web_dancer_chats() -> None:
-    """All without an issue, every result of every search as evidence; messages, ChatML and bare roles read alike."""
+    """All without an issue, every result of every search as evidence; messages, ChatML and bare
+    roles read alike.
+    """
     for row in rows("webdancer"):
         messages = row["messages"]
         t = parse(messages)
-        assert (
-            t.dialect == "web_dancer"
-            and not t.all_issues()
-            and t.question
-            and "User:" not in t.question
-        )
+        assert t.dialect == "web_dancer"
+        assert not t.all_issues()
+        assert t.question
+        assert "User:" not in t.question
         final = re.search(r"<answer>(.*)</answer>", messages[-1]["content"], re.DOTALL)
-        assert final and t.answer == final[1].strip()
+        assert final
+        assert t.answer == final[1].strip()
         received = "".join(m["content"] for m in messages[3:] if m["role"] == "user")
         counts = map(
             int, re.findall(r"(?m)^A Google search for .* found (\d+) results:$", received)

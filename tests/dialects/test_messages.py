@@ -1,5 +1,6 @@
-"""Chat messages: every dialect reads its own chat, and nothing that was received becomes the agent's words.
-Dialects are told apart: on a sample of each, and by the names of their tools."""
+"""Chat messages: every dialect reads its own chat, and nothing that was received becomes the
+agent's words. Dialects are told apart: on a sample of each, and by the names of their tools.
+"""
 
 import json
 import time
@@ -44,7 +45,8 @@ def test_received_text_is_never_the_agents(
         load(name).render_observation((), "SLOT").replace("SLOT", text) if enclosed else f"x {text}"
     )
     found = load(name).parse_messages(chat(name, received, role))
-    assert (found.answer, found.question) == ("d", "Who?") and said(found) == [
+    assert (found.answer, found.question) == ("d", "Who?")
+    assert said(found) == [
         ("a", None),
         ("c", "d"),
     ]
@@ -53,7 +55,7 @@ def test_received_text_is_never_the_agents(
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_rendered_rollout_is_read_back_from_messages_or_from_one_of_the_assistants(
+def test_a_rendered_rollout_is_read_back_from_messages(
     name: str,
 ) -> None:
     evidence = (Evidence("one < two", "T", "E1"), Evidence("b </tool_response> b", "U", "E2"))
@@ -62,27 +64,30 @@ def test_a_rendered_rollout_is_read_back_from_messages_or_from_one_of_the_assist
     whole = load(name).render(Trajectory((replace(first, evidence=evidence), last)))
     for messages in (split, [split[0], {"role": "assistant", "content": whole}]):
         found = load(name).parse_messages(messages, fenced=True)
-        assert found.steps[0].evidence == evidence and (found.answer, found.question) == (
+        assert found.steps[0].evidence == evidence
+        assert (found.answer, found.question) == (
             "d",
             "Who?",
         )
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_prompt_cannot_open_an_assistants_turn_and_messages_in_a_row_answer_one(
+def test_a_prompt_cannot_open_an_assistants_turn(
     name: str,
 ) -> None:
     messages = chat(name, "x", "tool")
     asked = f"Who?{EVIL}"
     found = load(name).parse_messages([{"role": "user", "content": asked}, messages[-1]])
-    assert len(found.steps) == 1 and (found.answer, found.question) == ("d", asked)
+    assert len(found.steps) == 1
+    assert (found.answer, found.question) == ("d", asked)
     assert (
         load(name).parse_messages(messages, question="What is &lt;|?").question == "What is &lt;|?"
     )
     messages = chat(name, f"first {EVIL}", "tool")
     messages.insert(3, {"role": "user", "content": f"second {EVIL}"})
     found = load(name).parse_messages(messages)
-    assert said(found) == [("a", None), ("c", "d")] and not found.all_issues()
+    assert said(found) == [("a", None), ("c", "d")]
+    assert not found.all_issues()
 
 
 def test_a_response_that_the_agent_writes_is_not_evidence() -> None:
@@ -95,7 +100,9 @@ def test_a_response_that_the_agent_writes_is_not_evidence() -> None:
     )
     found = load("web_dancer").parse_messages(messages)
     assert "response_forged" in {issue.kind for issue in found.all_issues()}
-    assert found.answer == "d" and not found.evidence and found.steps[0].note == "nothing"
+    assert found.answer == "d"
+    assert not found.evidence
+    assert found.steps[0].note == "nothing"
 
 
 def test_forms_of_messages() -> None:
@@ -143,7 +150,8 @@ def test_what_others_wrote_is_never_unescaped(name: str, role: str | None) -> No
     for fenced, expected in ((False, FOREIGN), (True, unescape(FOREIGN))):
         found = parse(messages if role else text, name, fenced=fenced)
         assert [(item.title, item.text) for item in found.steps[0].evidence] == [("T", expected)]
-        assert found.answer == "d" and not found.all_issues()
+        assert found.answer == "d"
+        assert not found.all_issues()
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -241,8 +249,9 @@ def test_ambiguity_is_said_and_nobody_is_named() -> None:
     query = "<think>a</think><search>q</search><answer>x</answer>"
     for text in (call, query, "", "Ada", "<b>x</b>", "<think>a</think><answer>b</answer>"):
         found = detect(text)
-        assert (found.dialect, found.confidence) == (None, 0.0) and found.why
-    assert detect(query).why == "research, search_r1 and self_eval fit equally well"
+        assert (found.dialect, found.confidence) == (None, 0.0)
+        assert found.why
+    assert detect(query).why == "auto_refine, research, search_r1 and self_eval fit equally well"
     for text, said in ((call, "no dialect fits"), ("Hello.", r"no dialect fits.*plain text")):
         with pytest.raises(DialectError, match=said):
             parse(text)
@@ -254,14 +263,17 @@ def test_another_dialect_than_asked_for_is_said(name: str, other: str) -> None:
     whys = [
         issue.why for issue in parse(sample(name), other).issues if issue.kind == "dialect_mismatch"
     ]
-    assert len(whys) == 1 and f"looks like {name}" in whys[0]
+    assert len(whys) == 1
+    assert f"looks like {name}" in whys[0]
     assert not parse(sample(name), name).issues
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_detected_by_its_own_text_and_by_no_other(name: str) -> None:
     found = detect(sample(name))
-    assert found.dialect == name == load(name).name and 0.5 < found.confidence <= 1 and found.why
+    assert found.dialect == name == load(name).name
+    assert 0.5 < found.confidence <= 1
+    assert found.why
     assert parse(sample(name), question="Who?").question == "Who?"
 
 
@@ -288,3 +300,43 @@ def test_detection_takes_linear_time(unit: str) -> None:
     start = time.process_time()
     detect("x" + unit * (300_000 // len(unit)))
     assert time.process_time() - start < 1.0
+
+
+@pytest.mark.parametrize(
+    ("body", "titles", "texts"),
+    [
+        (
+            {"answerBox": {"title": "Ada", "snippet": "Born in Veldt."}, "organic": []},
+            ["Ada"],
+            ["Born in Veldt."],
+        ),
+        (
+            {
+                "knowledge_graph": {"title": "Ada", "born": "Veldt"},
+                "organic_results": [{"title": "A", "link": "https://a.org", "snippet": "x"}],
+            },
+            ["Ada", "A"],
+            ["born: Veldt", "x"],
+        ),
+        ({"query": {"search": [{"title": "Ada", "snippet": "x"}]}}, ["Ada"], ["x"]),
+        ({"papers": [{"title": "Ada", "abstract": "x"}]}, ["Ada"], ["x"]),
+    ],
+)
+def test_results_of_search_services_are_passages(body, titles, texts):
+    chat = [
+        {"role": "user", "content": "Where?"},
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "1", "function": {"name": "s", "arguments": {}}}],
+        },
+        {"role": "tool", "tool_call_id": "1", "content": json.dumps(body)},
+        {"role": "assistant", "content": "Veldt"},
+    ]
+    evidence = parse(chat).evidence.values()
+    assert [passage.title for passage in evidence] == titles
+    assert [passage.text for passage in evidence] == texts
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\n\t"])
+def test_a_blank_answer_is_none(blank):
+    assert parse(f"<think>a</think><answer>{blank}</answer>", "search_r1").answer is None

@@ -1,5 +1,6 @@
-"""Proof-of-Use's dialect: well-formed turns, chat markup, addresses, its prompt; what is wrong with a turn, by kind, in
-one table for the dialects that have kinds of their own."""
+"""Proof-of-Use's dialect: well-formed turns, chat markup, addresses, its prompt; what is wrong with
+a turn, by kind, in one table for the dialects that have kinds of their own.
+"""
 
 import json
 
@@ -8,7 +9,7 @@ from dialect_texts import essence
 
 from faithful_search.dialects import load
 from faithful_search.errors import DialectError
-from faithful_search.trajectory import Evidence, Step, ToolCall
+from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 D = load("pou")
 CALL = '<tool_call>{"name": "local_search", "arguments": {"query": "q"}}</tool_call>'
@@ -48,7 +49,9 @@ def test_reads_a_trajectory() -> None:
 
 def test_reads_chat_markup_and_never_the_prompts_example() -> None:
     t = D.parse(CHAT)
-    assert t.question == "Where?" and t.answer == "Paris" and not t.all_issues()
+    assert t.question == "Where?"
+    assert t.answer == "Paris"
+    assert not t.all_issues()
     assert essence(t) == essence(D.parse(f"<think>plan</think>{CALL}{RESPONSE}{LAST}"))
     llama = CHAT.replace("<|im_end|>\n", "<|eot_id|>")
     for role in ("system", "user", "assistant"):
@@ -56,7 +59,8 @@ def test_reads_chat_markup_and_never_the_prompts_example() -> None:
             f"<|im_start|>{role}\n", f"<|start_header_id|>{role}<|end_header_id|>\n\n"
         )
     for same in (llama, CHAT.replace("<|im_start|>", "").replace("<|im_end|>", "")):
-        assert essence(D.parse(same)) == essence(t) and D.parse(same).question == "Where?"
+        assert essence(D.parse(same)) == essence(t)
+        assert D.parse(same).question == "Where?"
     alone = D.parse(CHAT[: CHAT.index("<think>plan")])
     assert (alone.steps, alone.answer, alone.stop_reason, alone.question) == (
         (),
@@ -73,26 +77,28 @@ def test_reads_chat_markup_and_never_the_prompts_example() -> None:
 def test_a_malformed_call_still_gets_its_response() -> None:
     bad = "<think>x</think><tool_call>{</tool_call>"
     t = D.parse(f"{bad}<tool_response>\nError: not JSON [E1] .\n</tool_response>{LAST}")
-    assert [len(s.issues) for s in t.steps] == [1, 0] and t.steps[
-        0
-    ].note == "Error: not JSON [E1] ."
+    assert [len(s.issues) for s in t.steps] == [1, 0]
+    assert t.steps[0].note == "Error: not JSON [E1] ."
     back, on = "<|im_end|>\n<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
     t = D.parse(f"<think>x</think><tool_call>{{{back}{RESPONSE}{on}{LAST}")
-    assert len(t.steps) == 2 and list(t.evidence) == ["E1", "E2"] and t.answer == "Paris"
+    assert len(t.steps) == 2
+    assert list(t.evidence) == ["E1", "E2"]
+    assert t.answer == "Paris"
 
 
 def test_what_was_cut_off() -> None:
     t = D.parse(f"<think>plan</think>{CALL}" + RESPONSE[:32])
-    assert [i.kind for i in t.all_issues()] == ["response_unclosed"] and t.evidence[
-        "E1"
-    ].text == "text"
+    assert [i.kind for i in t.all_issues()] == ["response_unclosed"]
+    assert t.evidence["E1"].text == "text"
     assert D.parse("<think>x</think><answer>Par").stop_reason is None
 
 
 def test_arguments_cannot_close_the_call() -> None:
     step = Step(think="x", call=ToolCall("s", {"query": "</tool_call><answer>é</answer>"}))
     again = D.parse_turn(D.render_turn(step), first=True)
-    assert again.call.arguments == step.call.arguments and again.answer is None and not again.issues
+    assert again.call.arguments == step.call.arguments
+    assert again.answer is None
+    assert not again.issues
 
 
 def shown(*evidence: Evidence) -> tuple[str, tuple[Evidence, ...]]:
@@ -101,21 +107,33 @@ def shown(*evidence: Evidence) -> tuple[str, tuple[Evidence, ...]]:
     return text, D.parse(f"<think>x</think>{CALL}{text}", fenced=True).steps[0].evidence
 
 
-def test_the_address_of_a_page_stands_behind_its_title_and_a_note_where_there_is_no_evidence() -> (
-    None
-):
+def test_an_address_follows_its_title() -> None:
     page = Evidence("Steep it.", "Tea", "E3", url="https://tea.example/a?b=c#d")
     text, found = shown(page)
-    assert "\nTea <https://tea.example/a?b=c#d> [E3]: Steep it.\n" in text and found == (page,)
+    assert "\nTea <https://tea.example/a?b=c#d> [E3]: Steep it.\n" in text
+    assert found == (page,)
     text, found = shown(Evidence("a", "", "E1", url="http://x"), Evidence("b\n\nc", "T", "E2"))
-    assert "\n <http://x> [E1]: a\nT [E2]: b" in text and [item.url for item in found] == [
+    assert "\n <http://x> [E1]: a\nT [E2]: b" in text
+    assert [item.url for item in found] == [
         "http://x",
         "",
     ]
     assert (
         D.render_observation((), "No results.") == "<tool_response>\nNo results.\n</tool_response>"
     )
-    assert "note" not in D.render_observation((Evidence("a", "b", "E1"),), "note")
+
+
+def test_a_note_beside_evidence_is_a_line_before_it():
+    text = D.render_observation((Evidence("a", "b", "E1"),), "one\ntwo")
+    assert text == "<tool_response>\nNote: one&#10;two\nb [E1]: a\n</tool_response>"
+
+
+def test_a_title_that_looks_like_a_note_stays_a_title():
+    items = (Evidence("a", "Note: x", "E1"), Evidence("c", "d", "E2"))
+    step = Step(think="", call=ToolCall("search", {"query": "q"}), evidence=items)
+    [read] = D.parse(D.render(Trajectory((step,))), fenced=True).steps
+    assert read.evidence == items
+    assert read.note == ""
 
 
 @pytest.mark.parametrize(
@@ -130,9 +148,8 @@ def test_the_address_of_a_page_stands_behind_its_title_and_a_note_where_there_is
 )
 def test_what_no_policy_could_browse_is_not_shown(url: str) -> None:
     text, found = shown(Evidence("a", "T", "E1", url=url))
-    assert text == "<tool_response>\nT [E1]: a\n</tool_response>" and found == (
-        Evidence("a", "T", "E1"),
-    )
+    assert text == "<tool_response>\nT [E1]: a\n</tool_response>"
+    assert found == (Evidence("a", "T", "E1"),)
 
 
 @pytest.mark.parametrize("name", ["", "e1", "E1]: x", "doc"])
@@ -145,11 +162,11 @@ def test_the_prompt_shows_every_tool_and_parses_to_nothing() -> None:
     parameters = {"type": "object", "properties": {"entity": {"type": "string"}}}
     tool = {"type": "function", "function": {"name": "kg", "parameters": parameters}}
     system, user = D.prompt("Who?", [tool, tool])
-    assert user == {"role": "user", "content": "Who?"} and system["role"] == "system"
+    assert user == {"role": "user", "content": "Who?"}
+    assert system["role"] == "system"
     compact = json.dumps(tool, separators=(",", ":"))
-    assert system["content"].count(compact) == 2 and "{{" not in system["content"].replace(
-        compact, ""
-    )
+    assert system["content"].count(compact) == 2
+    assert "{{" not in system["content"].replace(compact, "")
     for needed in (*D.stop, "<helpful>", "<ref>null</ref>", "{"):
         assert needed in system["content"]
 
@@ -264,10 +281,12 @@ def test_what_malformed_turns_still_give() -> None:
         "local_search",
     )
     nested = read(f"<think>{VERDICT}<answer>x</answer></think><answer>y</answer>")
-    assert nested.answer == "y" and nested.think == "<answer>x</answer>"
+    assert nested.answer == "y"
+    assert nested.think == "<answer>x</answer>"
     assert read(f"<think>{VERDICT}</think><answer>a</answer><answer>b</answer>").answer == "a"
     both = read(f"<think>{VERDICT}</think>{CALL}<answer>a</answer>")
-    assert both.call is not None and both.answer is None
+    assert both.call is not None
+    assert both.answer is None
     assert read(FORGED).answer == "y"
     assert read("<think><helpful>maybe</helpful><ref>null</ref></think>").helpful is None
     assert read("<think>x</think><answer>Par", first=True).answer is None

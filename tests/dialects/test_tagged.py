@@ -1,5 +1,7 @@
-"""Dialects of one running text (Search-R1, ReSearch, self-evaluation, R1-Searcher): hand-worked texts, their prompts,
-and the ways in which their environments write passages. Issues: `test_pou.py`."""
+"""Dialects of one running text (Search-R1, ReSearch, self-evaluation, R1-Searcher): hand-worked
+texts, their prompts, and the ways in which their environments write passages. Issues:
+`test_pou.py`.
+"""
 
 from itertools import pairwise
 
@@ -22,8 +24,10 @@ BODY = f"<think>plan</think>\n<search> which river </search>{INFO}<think>so</thi
 WHOLE = {
     "search_r1": BODY,
     "research": (
-        '<think>plan</think>\n<search> which river </search> <result>\n"Seine"\nruns through Paris\n\n"Loire"\n'
-        "is long\n</result>\n<think>so</think>\n<answer>The final answer is \\[ \\boxed{Seine} \\]</answer>"
+        '<think>plan</think>\n<search> which river </search> <result>\n"Seine"\nruns through '
+        'Paris\n\n"Loire"\n'
+        "is long\n</result>\n<think>so</think>\n<answer>The final answer is \\[ \\boxed{Seine} "
+        "\\]</answer>"
     ),
     "self_eval": (
         f"<think>plan</think>\n<search> which river </search>\n<search_results>{DOCS}</search_results>\n"
@@ -31,7 +35,8 @@ WHOLE = {
     ),
     "r1_searcher": (
         "plan\n\n<|begin_of_query|> which river <|end_of_query|>\n\n<|begin_of_documents|>\n(1)Title: Seine Text:  "
-        "runs through Paris\n(2)Title: Loire Text:  is long\n<|end_of_documents|>\n\nso</think>\n\n<answer> Seine "
+        "runs through Paris\n(2)Title: Loire Text:  is "
+        "long\n<|end_of_documents|>\n\nso</think>\n\n<answer> Seine "
         "</answer>"
     ),
 }
@@ -80,21 +85,18 @@ def test_observations_are_written_to_the_letter() -> None:
 
 def test_search_r1s_example_is_never_the_answer() -> None:
     (message,) = R1.prompt("who wrote it", [])
-    assert message["role"] == "user" and message["content"].endswith(
-        "</answer>. Question: who wrote it?\n"
-    )
+    assert message["role"] == "user"
+    assert message["content"].endswith("</answer>. Question: who wrote it?\n")
     assert R1.prompt("Who? ", [])[0]["content"].endswith("Question: Who?\n")
     empty, full = R1.parse(message["content"]), R1.parse(message["content"] + BODY)
-    assert (
-        empty.answer is None
-        and empty.steps == ()
-        and empty.question == full.question == "who wrote it?"
-    )
+    assert empty.answer is None
+    assert empty.steps == ()
+    assert empty.question == full.question == "who wrote it?"
     assert essence(full) == essence(R1.parse(BODY))
 
 
 @pytest.mark.parametrize("name", ["research", "r1_searcher"])
-def test_the_base_checkpoints_prompt_holds_no_answer_and_gives_the_question(name: str) -> None:
+def test_the_base_prompt_gives_the_question_and_no_answer(name: str) -> None:
     dialect, task = (
         load(name),
         RESEARCH.prompt("Who?", [])[0]["content"].partition("Given a question")[2],
@@ -102,7 +104,8 @@ def test_the_base_checkpoints_prompt_holds_no_answer_and_gives_the_question(name
     base = {
         "research": f"A conversation between User and Assistant. Given a question{task} User: Who?. Assistant:",
         "r1_searcher": (
-            "The User asks a question, and the Assistant solves it.\ni.e., <think> x </think>\n\n<answer> y </answer> "
+            "The User asks a question, and the Assistant solves it.\ni.e., <think> x "
+            "</think>\n\n<answer> y </answer> "
             "<|begin_of_query|> z <|end_of_query|> <|begin_of_documents|> <|end_of_documents|>"
             "\n\nUser:Who?\nAssistant: <think>"
         ),
@@ -111,13 +114,17 @@ def test_the_base_checkpoints_prompt_holds_no_answer_and_gives_the_question(name
     t = dialect.parse(f"{base} {WHOLE[name]}")
     assert (t.answer, t.question, len(t.steps), t.all_issues()) == ("Seine", "Who?", 2, [])
     cut = dialect.parse(base[: base.index("Who?")])
-    assert cut.steps == () and cut.answer is None
+    assert cut.steps == ()
+    assert cut.answer is None
 
 
 SHORTENED = (
-    "<|im_start|>system\nBe brief.\n<|im_end|>\n\n<|im_start|>user\nAnswer the given question. You must conduct "
-    "reasoning\ninside <think> and </think> first. You can call a search engine by <search> query </search> and it "
-    "will\nreturn results between <information> and </information>. For example,\n<answer> Beijing </answer>. "
+    "<|im_start|>system\nBe brief.\n<|im_end|>\n\n<|im_start|>user\nAnswer the given question. You "
+    "must conduct "
+    "reasoning\ninside <think> and </think> first. You can call a search engine by <search> query "
+    "</search> and it "
+    "will\nreturn results between <information> and </information>. For example,\n<answer> Beijing "
+    "</answer>. "
     "Question: which river is the one that runs\nthrough Paris ?\n\n"
 )
 
@@ -131,7 +138,8 @@ def test_a_prompt_without_an_assistant_marker_as_papers_print_it() -> None:
     assert t.question == "which river is the one that runs through Paris ?"
     one, two, three = t.steps
     texts = [("Seine", "The Seine\nruns."), ("Loire", "long"), ("Rhine", "...")]
-    assert [(e.title, e.text) for e in one.evidence] == texts and [e.id for e in one.evidence] == [
+    assert [(e.title, e.text) for e in one.evidence] == texts
+    assert [e.id for e in one.evidence] == [
         "E1",
         "E2",
         "E3",
@@ -144,7 +152,8 @@ def test_a_prompt_without_an_assistant_marker_as_papers_print_it() -> None:
     )
     assert [i.kind for i in two.issues] == ["elided", "response_missing"]
     assert (three.think, three.answer, t.answer) == (None, "partner", "partner")
-    assert R1.parse(SHORTENED).steps == () and R1.parse(SHORTENED).answer is None
+    assert R1.parse(SHORTENED).steps == ()
+    assert R1.parse(SHORTENED).answer is None
 
 
 @pytest.mark.parametrize(
@@ -160,7 +169,8 @@ def test_where_a_raw_prompts_question_ends(after: str, question: str, think: str
     t = R1.parse(
         f"{R1.prompt('', [])[0]['content'].removesuffix(chr(10)).removesuffix('?')}{after}"
     )
-    assert t.question == question and t.answer is None
+    assert t.question == question
+    assert t.answer is None
     assert [step.think for step in t.steps] == ([think] if "\n" in after or "<" in after else [])
 
 
@@ -171,14 +181,18 @@ def test_the_prompts_words_in_evidence_begin_no_episode() -> None:
     t = R1.parse(
         f"<think>a</think><search>q</search>\n\n<information>{prompt}</information>\n\n<answer>b</answer>"
     )
-    assert t.question is None and t.answer == "b" and [s.think for s in t.steps] == ["a", None]
+    assert t.question is None
+    assert t.answer == "b"
+    assert [s.think for s in t.steps] == ["a", None]
 
 
 def test_a_log_that_runs_into_the_next_is_read_to_its_end_only() -> None:
     prompt = R1.prompt("And?", [])[0]["content"]
     other = f"<|im_start|>system\nx<|im_end|>\n<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
     t = R1.parse(f"<think>a</think><answer>b</answer>\n{other}<think>c</think><answer>d</answer>")
-    assert t.answer == "b" and len(t.steps) == 1 and kinds(t) == ["another_episode"]
+    assert t.answer == "b"
+    assert len(t.steps) == 1
+    assert kinds(t) == ["another_episode"]
 
 
 # turns
@@ -189,12 +203,11 @@ PIECES = [
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
-def test_turns_lie_one_behind_the_other_and_begin_as_one_turn_would(text: str) -> None:
+def test_turns_follow_one_another_and_begin_as_one_would(text: str) -> None:
     turns, one = R1.parse(text).steps, R1.parse_turn(text, first=True)
     spans = [turn.spans["step"] for turn in turns]
-    assert all(a[1] <= b[0] for a, b in pairwise(spans)) and not any(
-        {"call", "answer"} <= set(t.spans) for t in turns
-    )
+    assert all(a[1] <= b[0] for a, b in pairwise(spans))
+    assert not any({"call", "answer"} <= set(t.spans) for t in turns)
     assert not turns or (
         turns[0].call == one.call and spans[0][0] == len(text) - len(text.lstrip())
     )
@@ -203,17 +216,16 @@ def test_turns_lie_one_behind_the_other_and_begin_as_one_turn_would(text: str) -
 
 def test_more_tags_and_turns_than_any_agent_writes_are_not_read() -> None:
     step = R1.parse_turn("</think>" * (MOST_TAGS + 5) + "<answer>b</answer>", first=True)
-    assert step.answer is None and len(step.issues) == MOST_ISSUES
+    assert step.answer is None
+    assert len(step.issues) == MOST_ISSUES
     turn = "<think>a</think><search>b</search><information>c</information>"
     t = R1.parse(turn * (MOST_STEPS + 3) + "<answer>b</answer>")
-    assert (
-        len(t.steps) == MOST_STEPS
-        and t.answer is None
-        and [issue.kind for issue in t.issues] == ["turns_many"]
-    )
+    assert len(t.steps) == MOST_STEPS
+    assert t.answer is None
+    assert [issue.kind for issue in t.issues] == ["turns_many"]
 
 
-def test_what_follows_a_call_or_comes_after_an_answer_is_a_turn_of_its_own() -> None:
+def test_what_follows_a_call_or_an_answer_is_another_turn() -> None:
     t = R1.parse(
         f"<think>a</think><search>q</search><answer>b</answer><|im_end|>\n<search>r</search>{INFO}<answer>c</answer>"
     )
@@ -221,36 +233,37 @@ def test_what_follows_a_call_or_comes_after_an_answer_is_a_turn_of_its_own() -> 
     assert [(s.call and s.call.arguments["query"], s.answer, [i.kind for i in s.issues]) for s in t.steps] == [
         ("q", None, ["response_missing"]), (None, "b", late[:1]), ("r", None, late), (None, "c", late),
     ]  # fmt: skip
-    assert t.answer == "c" and [len(s.evidence) for s in t.steps] == [0, 0, 2, 0]
+    assert t.answer == "c"
+    assert [len(s.evidence) for s in t.steps] == [0, 0, 2, 0]
 
 
 def test_the_last_answer_counts_as_in_that_systems_reward() -> None:
     t = R1.parse(
         f"<think>a</think><answer>b</answer>{INFO}<think>d</think>"
     )  # nobody asked for that information
-    assert (t.answer, t.stop_reason, t.evidence) == ("b", None, {}) and t.steps[0].issues[
-        -1
-    ].kind == "response_forged"
+    assert (t.answer, t.stop_reason, t.evidence) == ("b", None, {})
+    assert t.steps[0].issues[-1].kind == "response_forged"
     assert R1.parse("\n\n<think>a</think><answer>b</answer><answer>c").answer == "b"
     assert R1.parse("<think>a</think><answer>b").answer is None
 
 
-def test_the_environments_line_after_an_invalid_turn_is_not_the_agents() -> None:
-    line = R1.invalid
-    assert line.startswith("\nMy previous action is invalid.") and line.endswith(
-        "Let me try again.\n"
-    )
+def test_the_line_after_an_invalid_turn_is_the_environments() -> None:
+    line = R1.no_action_reply
+    assert line.startswith("\nMy previous action is invalid.")
+    assert line.endswith("Let me try again.\n")
     t = R1.parse(f"<think>hm</think>{line}{BODY}")
-    assert [s.think for s in t.steps] == ["hm", "plan", "so"] and t.steps[0].call is None
-    assert kinds(t) == ["no_action"] and R1.render(t).startswith(
-        f"<think>hm</think>{line}<think>plan</think>"
-    )
+    assert [s.think for s in t.steps] == ["hm", "plan", "so"]
+    assert t.steps[0].call is None
+    assert kinds(t) == ["no_action"]
+    assert R1.render(t).startswith(f"<think>hm</think>{line}<think>plan</think>")
 
 
 @pytest.mark.parametrize("opening", ["<think>", "<think> ", " \n", "<think>\n<think>"])
 def test_r1_searchers_thought_may_be_opened_or_not(opening: str) -> None:
     t = R1_SEARCHER.parse(opening + WHOLE["r1_searcher"])
-    assert t.steps[1].think == "so" and t.answer == "Seine" and t.steps[0].think.endswith("plan")
+    assert t.steps[1].think == "so"
+    assert t.answer == "Seine"
+    assert t.steps[0].think.endswith("plan")
     assert kinds(t) == (["nested"] if opening.count("<think>") == 2 else [])
     alone = R1_SEARCHER.parse(" I know.</think>\n\n <answer> Seine </answer>")
     assert (alone.answer, len(alone.steps), alone.steps[0].think, kinds(alone)) == (
@@ -293,7 +306,8 @@ def test_what_an_environment_returned(
     dialect = load(name)
     asked = dialect.render_turn(Step(think="a", call=ToolCall("search", {"query": "q"})))
     step = dialect.parse(f"{asked}{dialect.opening}{body}{dialect.closing}").steps[0]
-    assert [(e.title, e.text) for e in step.evidence] == evidence and step.note == note
+    assert [(e.title, e.text) for e in step.evidence] == evidence
+    assert step.note == note
 
 
 # ReSearch's box
@@ -332,9 +346,15 @@ def test_any_answer_survives_writing(answer: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"triples": "world"}, {"corpus": "none"}, {"negative_tool": True}]
+    ("wrong", "advice"),
+    [
+        ({"triples": "world"}, "leave out --triples"),
+        ({"corpus": "none"}, "give --corpus"),
+        ({"negative_tool": True}, "leave out --negative_tool"),
+        ({"corpus": "none", "browse": "fetch"}, "give --corpus and leave out --browse"),
+    ],
 )
-def test_more_tools_than_it_can_call_are_refused(wrong: dict[str, object]) -> None:
-    said = "'search_r1' has one tool, search in a corpus: give --corpus, and set --triples"
+def test_more_tools_than_it_can_call_are_refused(wrong: dict[str, object], advice: str) -> None:
+    said = f"'search_r1' has one tool, search in a corpus: {advice}$"
     with pytest.raises(ConfigError, match=said):
         EnvironmentArguments(**{"dialect": "search_r1", "triples": "none", **wrong}).toolbox()

@@ -1,4 +1,6 @@
-"""Dialects whose calls are JSON: what their tools return, modes, parallel calls, answers. Issues: `test_pou.py`."""
+"""Dialects whose calls are JSON: what their tools return, modes, parallel calls, answers. Issues:
+`test_pou.py`.
+"""
 
 import json
 from typing import Any
@@ -44,11 +46,15 @@ LIKE_DOCS = (
     'Doc 1 (Title: "Sea")\nwet\n\nDoc 2 (Title: Lake)\nflat\n---\nDoc 1 (Title: "Hill")\nhigh'
 )
 LINKS = (
-    "A Google search for 'p' found 2 results:\n\n## Web Results\n1. [Sea (big)](https://s.org/a_(b))\n"
+    "A Google search for 'p' found 2 results:\n\n## Web Results\n1. [Sea "
+    "(big)](https://s.org/a_(b))\n"
     "Date published: May 1\n\nwet\n\n2. [Lake](l)\n\n1. [inner](x)\n=======\n"
     "A Google search for 'q' found 1 results:\n\n## Web Results\n1. [Hill](h)\n\nhigh"
 )
-VISIT = "The useful information in https://x.org for user goal g as follows: \n\nEvidence in page: \ne\n\nSummary: \ns\n\n"
+VISIT = (
+    "The useful information in https://x.org for user goal g as follows: "
+    "\n\nEvidence in page: \ne\n\nSummary: \ns\n\n"
+)
 BLOCK = '{"name": "wikipedia_search", "arguments": {}}\nresult: \n"A"\ntext of A'
 
 
@@ -91,11 +97,11 @@ def test_what_tools_return(
         else "<think>b</think><answer>Ada</answer>"
     )
     t = load(name).parse(f"{asks('search', {'query': ['q']})}{responds(body)}{end}")
-    assert [(e.title, e.text, e.url) for e in t.evidence.values()] == evidence and t.steps[
-        0
-    ].note == note
+    assert [(e.title, e.text, e.url) for e in t.evidence.values()] == evidence
+    assert t.steps[0].note == note
     assert list(t.evidence) == [f"E{n}" for n in range(1, len(evidence) + 1)]
-    assert t.answer == "Ada" and set(kinds(t)) <= {"think_missing"}
+    assert t.answer == "Ada"
+    assert set(kinds(t)) <= {"think_missing"}
 
 
 # prompts and calls of verl's example and of WebDancer
@@ -105,7 +111,8 @@ def test_a_bare_query_is_a_search() -> None:
     step = load("search_r1_like").parse_turn(
         "<think>a</think><tool_call> who was it </tool_call>", first=True
     )
-    assert step.call and (step.call.name, step.call.arguments) == (
+    assert step.call
+    assert (step.call.name, step.call.arguments) == (
         "search",
         {"query": "who was it"},
     )
@@ -127,9 +134,10 @@ DECODED = (
 
 def test_a_decoded_rollout() -> None:
     t = POKEE.parse(DECODED)
-    assert (
-        t.question == "Who?" and t.answer == "Ada" and t.stop_reason == "answered" and not kinds(t)
-    )
+    assert t.question == "Who?"
+    assert t.answer == "Ada"
+    assert t.stop_reason == "answered"
+    assert not kinds(t)
     assert [(s.think, s.answer, s.verified) for s in t.steps] == [
         ("a user\nasked", None, None), ("b", None, None), ("c", "Bob", None), ("no", None, False),
         ("d", "Ada", None), ("yes", None, True),
@@ -137,7 +145,8 @@ def test_a_decoded_rollout() -> None:
     assert [(e.id, e.text) for e in t.evidence.values()] == [
         ("E1", "d"),
         ("E2", "sum"),
-    ] and t.steps[1].note == "down"
+    ]
+    assert t.steps[1].note == "down"
     assert all(t.text[slice(*step.spans["think"])] == step.think for step in t.steps)
 
 
@@ -151,17 +160,20 @@ def test_the_same_chat_as_messages() -> None:
         ("assistant", CHECK),
     ]
     t = POKEE.parse_messages([{"role": role, "content": content} for role, content in said])
-    assert [s.verified for s in t.steps] == [None, None, False] and t.steps[0].evidence[
-        0
-    ].url == "u"
-    assert t.answer == "Bob" and t.stop_reason is None and t.question == "Who?" and not kinds(t)
+    assert [s.verified for s in t.steps] == [None, None, False]
+    assert t.steps[0].evidence[0].url == "u"
+    assert t.answer == "Bob"
+    assert t.stop_reason is None
+    assert t.question == "Who?"
+    assert not kinds(t)
 
 
-def test_a_result_goes_before_an_answer_and_is_written_as_it_is_read() -> None:
+def test_a_result_before_an_answer_is_written_as_read() -> None:
     both = POKEE.parse_turn(
         "<answer>x</answer><verification_result>CORRECT</verification_result>", first=False
     )
-    assert both.verified is True and both.answer is None
+    assert both.verified is True
+    assert both.answer is None
     unsure = POKEE.parse(
         "<verification>hm</verification><verification_result>MAYBE</verification_result>"
     )
@@ -194,12 +206,15 @@ def test_parallel_calls_are_steps_of_one_turn() -> None:
         (None, True, [("E2", "B", "text of B")]),
         ("so it is", False, []),
     ]
-    assert t.answer == "\\text{Ada}" and t.stop_reason == "answered" and not kinds(t)
+    assert t.answer == "\\text{Ada}"
+    assert t.stop_reason == "answered"
+    assert not kinds(t)
     again = RECALL.parse(RECALL.render(t), fenced=True)
-    assert essence(again) == essence(t) and list(map(len, again.turns)) == [2, 1]
+    assert essence(again) == essence(t)
+    assert list(map(len, again.turns)) == [2, 1]
 
 
-def test_a_further_call_is_a_turn_of_its_own_where_calls_are_not_parallel() -> None:
+def test_a_further_call_is_a_turn_where_none_are_parallel() -> None:
     t = OPENAI.parse(f"<think>a</think>{CALL % 'a'}{CALL % 'b'}{responds('x')}{responds('y')}Ada")
     for dialect in (POKEE, load("web_dancer")):
         first, second, _ = dialect.parse(dialect.render(t), fenced=True).steps
@@ -210,11 +225,13 @@ def test_a_further_call_is_a_turn_of_its_own_where_calls_are_not_parallel() -> N
 def test_a_second_call_that_is_broken_and_a_missing_response() -> None:
     text = f"<think>a</think>{CALL % 'a'}<tool_call>{{oops</tool_call><tool_response>\noutput: \n7\n</tool_response>"
     first, second = RECALL.parse(text).steps
-    assert first.evidence[0].text == "7" and {i.kind for i in second.issues} == {
+    assert first.evidence[0].text == "7"
+    assert {i.kind for i in second.issues} == {
         "call_json",
         "response_missing",
     }
-    assert second.same_turn and second.call is None
+    assert second.same_turn
+    assert second.call is None
     assert RECALL.parse("") == Trajectory(dialect="recall")
 
 
@@ -259,11 +276,9 @@ def test_which_answer_counts_with_tags_and_without(
 )
 def test_odd_calls_are_issues(odd: Any, count: int) -> None:
     t = OPENAI.parse_messages([{"role": "assistant", "content": "x", "tool_calls": odd}])
-    assert (
-        kinds(t) == ["call_json"] * count
-        and t.steps[0].think == "x"
-        and not any(step.call for step in t.steps)
-    )
+    assert kinds(t) == ["call_json"] * count
+    assert t.steps[0].think == "x"
+    assert not any(step.call for step in t.steps)
 
 
 @pytest.mark.parametrize("tags", ["</tool_call><tool_response>x", "<tool_response>"])
@@ -273,4 +288,6 @@ def test_arguments_may_be_an_object_or_text_and_hold_tags(tags: str) -> None:
         t = OPENAI.parse_messages(
             [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "x"}]
         )
-        assert t.steps[0].call and t.steps[0].call.arguments == {"query": tags} and not kinds(t)
+        assert t.steps[0].call
+        assert t.steps[0].call.arguments == {"query": tags}
+        assert not kinds(t)

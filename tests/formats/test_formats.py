@@ -1,4 +1,5 @@
-"""Two episodes as every format writes them: each is read to the same steps, and so gets the same scores.
+"""Two episodes as every format writes them: each is read to the same steps, and so gets the same
+scores.
 
 Where a format's package is installed, its own classes check or make the rows.
 """
@@ -16,7 +17,7 @@ import pytest
 
 from faithful_search import formats
 from faithful_search.measure import metrics
-from faithful_search.measure.rows import READER, read_trajectories
+from faithful_search.reading.rows import READER, read_trajectories
 from faithful_search.trajectory import Trajectory
 
 
@@ -34,7 +35,8 @@ class Call(NamedTuple):
 class Episode(NamedTuple):
     """What the agent did: turns of a thought and calls, a last thought, the answer.
 
-    A `reasoning` agent has its thoughts in the field that an API has for them, and hands its answer in with a tool.
+    A `reasoning` agent has its thoughts in the field that an API has for them, and hands its answer
+    in with a tool.
     """
 
     question: str
@@ -45,7 +47,9 @@ class Episode(NamedTuple):
     reasoning: bool = False
 
     def done(self, hands: str = "") -> list[tuple[str, list[Call]]]:
-        """The turns, with that in which the answer is handed in; some programs' agents always do, with this tool."""
+        """The turns, with that in which the answer is handed in; some programs' agents always do,
+        with this tool.
+        """
         tool = hands or ("final_answer" if self.reasoning else "")
         handed = (self.last, [Call("z", tool, {"answer": self.answer}, self.answer)])
         return [*self.turns, handed] if tool else self.turns
@@ -55,7 +59,8 @@ FOUND = '{"results": [{"title": "Faust", "link": "https://e.org/faust", "snippet
 BRIDGE = "Horace Jones († 1887) entwarf sie.\nJ. W. Barry vollendete sie: 1 < 2 &amp; <b>fett</b>."
 BRIDGES = [{"title": "Tower Bridge • Geschichte", "url": "https://e.org/b?x=1&y=ü", "text": BRIDGE}]
 EPISODES = {
-    # three calls at once, of which one fails and one returns nothing; one without a thought; a page with an image
+    # three calls at once, of which one fails and one returns nothing; one without a thought; a page
+    # with an image
     "author": Episode(
         "Where was the author of Faust born?",
         [
@@ -89,7 +94,8 @@ EPISODES = {
         reasoning=True,
     ),
 }  # fmt: skip
-# Of each step: the thought, which call, its evidence, its note, the answer, whether it is of the turn before.
+# Of each step: the thought, which call, its evidence, its note, the answer, whether it is of the
+# turn before.
 EXPECTED: dict[str, list[tuple[Any, ...]]] = {
     "author": [
         ("I look up both.", "c1", [("Faust", "https://e.org/faust", "by Goethe"), ("", "", "2 km")], "", None, False),
@@ -372,7 +378,9 @@ def gemini(e: Episode) -> Any:
 
 @written
 def inspect_ai(e: Episode) -> Any:
-    """`basic_agent` leaves the call that hands in the answer; `react` writes the answer into the message instead."""
+    """`basic_agent` leaves the call that hands in the answer; `react` writes the answer into the
+    message instead.
+    """
     messages: list[dict[str, Any]] = [{"role": "system", "content": e.system}] if e.system else []
     messages.append({"role": "user", "content": e.question})
     kept: dict[str, str] = {}
@@ -445,7 +453,9 @@ def atif(e: Episode) -> Any:
 
 @written
 def smolagents(e: Episode) -> Any:
-    """An agent's memory, which keeps nothing that calls at once returned where one of them fails."""
+    """An agent's memory, which keeps nothing that calls at once returned where one of them
+    fails.
+    """
     steps: list[dict[str, Any]] = [{"task": e.question, "task_images": None}]
     for number, (thought, calls) in enumerate(e.done("final_answer"), start=1):
         made = [
@@ -497,7 +507,9 @@ def verifiers(e: Episode) -> Any:
 
 @written
 def trl(e: Episode) -> Any:
-    """A row of TRL's completions as its parquet gives it back: with every field in every message and every call."""
+    """A row of TRL's completions as its parquet gives it back: with every field in every message
+    and every call.
+    """
     pandas = pytest.importorskip("pandas")
     parquet = pytest.importorskip("pyarrow.parquet")
     messages = chat(e)
@@ -728,9 +740,7 @@ SMOLAGENTS: list[tuple[Any, ...]] = [
 
 @pytest.mark.parametrize("episode", EPISODES)
 @pytest.mark.parametrize("name", FORMATS)
-def test_question_calls_evidence_thoughts_and_answer_come_out_right(
-    name: str, episode: str
-) -> None:
+def test_every_part_of_an_episode_comes_out_right(name: str, episode: str) -> None:
     e, expected = EPISODES[episode], EXPECTED[episode]
     if (name, episode) == ("smolagents", "author"):
         expected = [*SMOLAGENTS, *expected[len(SMOLAGENTS) :]]
@@ -756,10 +766,8 @@ def test_the_same_episode_gets_the_same_scores() -> None:
         for own in metrics.load(name).values()
     ]
     answered = [msgspec.structs.replace(row, answers=(EPISODES["bridge"].answer,)) for row in rows]
-    assert (
-        len({tuple(reward.score(row).value for reward in rewards) for row in answered}) == 1
-        and len(rows) > 12
-    )
+    assert len({tuple(reward.score(row).value for reward in rewards) for row in answered}) == 1
+    assert len(rows) > 12
 
 
 def test_both_kinds_of_inspects_logs_hold_the_same_samples(tmp_path: Path) -> None:

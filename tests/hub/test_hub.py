@@ -63,27 +63,33 @@ def code_of(text):
     return re.search(r"```python\n(.*?)\n```", text, re.DOTALL).group(1)
 
 
+def test_each_row_of_the_card_is_explained_in_words(tmp_path):
+    text, _ = card(tmp_path / "policy")
+    assert "- `exact_match`: is the answer a gold answer?" in text
+    assert "Correctness(" not in text
+
+
 def test_front_matter_and_body_tell_how_it_was_made_and_measured(tmp_path):
     text, front = card(tmp_path / "policy")
-    assert front["library_name"] == "transformers" and "license" not in front, (
-        "the base model's is out of reach"
-    )
+    assert front["library_name"] == "transformers", "the base model's is out of reach"
+    assert "license" not in front, "the base model's is out of reach"
     assert "The base model's licence is not known here" in text
-    assert (
-        front["base_model"] == "someone/small-base" and front["pipeline_tag"] == "text-generation"
-    )
+    assert front["base_model"] == "someone/small-base"
+    assert front["pipeline_tag"] == "text-generation"
     (result,) = front["model-index"][0]["results"]
-    assert result["metrics"][0]["type"] == "exact_match" and result["metrics"][0]["args"]["n"] == 4
+    assert result["metrics"][0]["type"] == "exact_match"
+    assert result["metrics"][0]["args"]["n"] == 4
     assert ModelCard(text).data.eval_results[0].metric_value == 0.75
     assert "accelerate launch recipes/pou.py --seed 0" in text
-    assert re.search(r"exact_match +0\.250 \[.*\] +0\.750 \[.*\] +\+0\.500 \[", text)
-    assert "Correctness(metric='em')" in text and "## Limitations" in text
+    assert re.search(r"exact_match +↑ +0\.250 \[.*\] +0\.750 \[.*\] +\+0\.500 \[", text)
+    assert "## Limitations" in text
     assert "{" not in re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     text, front = card(tmp_path / "policy", before=None, after=None)
-    assert "model-index" not in front and "Not evaluated." in text
+    assert "model-index" not in front
+    assert "Not evaluated." in text
 
 
-def test_the_licence_is_the_base_models_which_is_named_where_it_is_of_the_hub(tmp_path):
+def test_the_licence_is_the_base_models(tmp_path):
     stated = {"tiny_memory": "apache-2.0"}
     for name, front, license in (
         ("one", "license: llama3.2", "llama3.2"),
@@ -92,8 +98,10 @@ def test_the_licence_is_the_base_models_which_is_named_where_it_is_of_the_hub(tm
         stated[str(file_of(tmp_path / name / "README.md", ["---", front, "---"]).parent)] = license
     for base, license in stated.items():
         text, front = card(tmp_path / "policy", model=base)
-        assert front.get("license") == license and ("not known here" in text) == (license is None)
-        assert "base_model" not in front and f"- Base model: `{base}`" in text
+        assert front.get("license") == license
+        assert ("not known here" in text) == (license is None)
+        assert "base_model" not in front
+        assert f"- Base model: `{base}`" in text
     with patch("huggingface_hub.HfApi.model_info", side_effect=HTTPError("connection refused")):
         assert license_of("someone/small-base") is None
 
@@ -105,7 +113,8 @@ def test_the_card_tells_of_the_users_own_data(tmp_path):
     )
     compile(code_of(text), "card", "exec")
     assert "corpus='my \"notes\".jsonl', triples='none', search_top_k=5" in code_of(text)
-    assert "Olympus" not in text and "On the suite `me/asked`" in text
+    assert "Olympus" not in text
+    assert "On the suite `me/asked`" in text
     assert front["model-index"][0]["results"][0]["dataset"] == {
         "name": "me/asked",
         "type": "me/asked",
@@ -116,9 +125,8 @@ def test_the_card_tells_of_the_users_own_data(tmp_path):
 @pytest.mark.parametrize("nasty", ["yes: no", 'quote" and {brace}', "---\nlicense: mit"])
 def test_texts_from_outside_do_not_break_the_card(tmp_path, nasty):
     _, front = card(tmp_path / "policy", nasty, [nasty], settings={"note": nasty}, questions=nasty)
-    assert (
-        front["model-index"][0]["results"][0]["dataset"]["name"] == nasty and "license" not in front
-    )
+    assert front["model-index"][0]["results"][0]["dataset"]["name"] == nasty
+    assert "license" not in front
 
 
 def test_the_snippet_runs(tmp_path, capsys):
@@ -127,8 +135,10 @@ def test_the_snippet_runs(tmp_path, capsys):
     text, _ = card(tmp_path / "policy")
     scope = {}
     exec(compile(code_of(text), "card", "exec"), scope)
-    assert scope["trajectory"].question and len(scope["trajectory"].steps) >= 1
-    assert scope["toolbox"].names == BOTH and scope["engine"].limits.turn_tokens == 8
+    assert scope["trajectory"].question
+    assert len(scope["trajectory"].steps) >= 1
+    assert scope["toolbox"].names == BOTH
+    assert scope["engine"].limits.turn_tokens == 8
     assert capsys.readouterr().out
 
 

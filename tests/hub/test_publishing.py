@@ -1,4 +1,6 @@
-"""What is pushed to a Hub on loopback is there, whole or not at all, and is loaded from there as it was."""
+"""What is pushed to a Hub on loopback is there, whole or not at all, and is loaded from there as it
+was.
+"""
 
 import json
 import os
@@ -100,7 +102,9 @@ ROLLOUT = Trajectory(
 
 
 def run(hub: HubServer, home: Path, *commands: list, code: str = PUSHES):
-    """Commands, or code, in a process of its own, which takes `hub` for the Hub; each one's exit code is printed."""
+    """Commands, or code, in a process of its own, which takes `hub` for the Hub; each one's exit
+    code is printed.
+    """
     words = [json.dumps([[str(word) for word in words] for words in commands])]
     own = {"PYTHONPATH": str(ROOT / "src"), "HF_MODULES_CACHE": str(home / "modules")}
     environment = {**os.environ, **hub.environment(home), **own}
@@ -112,7 +116,9 @@ def run(hub: HubServer, home: Path, *commands: list, code: str = PUSHES):
 
 @pytest.fixture(scope="module")
 def staged(tmp_path_factory):
-    """A policy with a recipe's card and metrics, a judge, and rollouts with a broken row among them."""
+    """A policy with a recipe's card and metrics, a judge, and rollouts with a broken row among
+    them.
+    """
     folder = tmp_path_factory.mktemp("made")
     policy = shutil.copytree(tiny_policy(), folder / "policy")
     settings = {"corpus": "world", "search_top_k": 3, "turns": 4, "dialect": "search_r1"}
@@ -170,7 +176,7 @@ def pushed(hub, staged, tmp_path_factory):
     return done
 
 
-def test_each_repository_is_one_commit_and_a_policy_is_there_byte_for_byte(hub, staged, pushed):
+def test_a_push_is_one_commit_byte_for_byte(hub, staged, pushed):
     kinds = {"model": 3, "dataset": 2, "space": 1 + len(names())}
     assert {kind: sum(1 for found, _ in hub.repos if found == kind) for kind in kinds} == kinds
     assert all(len(repo.commits) == 2 for repo in hub.repos.values()), "what the Hub made, and one"
@@ -181,21 +187,20 @@ def test_each_repository_is_one_commit_and_a_policy_is_there_byte_for_byte(hub, 
         *(("me/policy", "model"), ("me/policy-merged", "model"), ("me/judge", "model")),
         *(("me/rollouts", "dataset"), ("me/world", "dataset"), ("me/explorer", "space")),
     ]
-    assert (
-        "not uploaded: merged/config.json, trajectories.jsonl" in pushed.stderr
-        and "row 2" in pushed.stderr
-    )
+    assert "not uploaded: merged/config.json, trajectories.jsonl" in pushed.stderr
+    assert "row 2" in pushed.stderr
     files = hub.files("me/policy")
     for path in tiny_policy().iterdir():
         assert (
             path.name in ("README.md", "metrics.json") or files[path.name] == path.read_bytes()
         )  # the run's own
     text = files["README.md"].decode()
-    assert (
-        'open_generator("me/policy")' in text and "--model me/policy" in text and "# policy" in text
-    )
+    assert 'open_generator("me/policy")' in text
+    assert "--model me/policy" in text
+    assert "# policy" in text
     assert f"--output_dir {staged / 'policy'}" in text, "the command is the one that was run"
-    assert "license: apache-2.0" in text and "![rewards, over training](rewards.png)" in text
+    assert "license: apache-2.0" in text
+    assert "![rewards, over training](rewards.png)" in text
     measured = files[".eval_results/faithful-search.yaml"]
     assert b"- dataset:\n    id: me/world\n    task_id: exact_match\n  value: 0.5\n" in measured
 
@@ -206,30 +211,27 @@ def loaded(hub: HubServer, home: Path, code: str) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_what_stands_there_of_a_policy_and_all_rows_load_and_say_the_same(hub, pushed, tmp_path):
+def test_pushed_rows_load_as_they_were(hub, pushed, tmp_path):
     found = loaded(hub, tmp_path, ROWS)
     assert (found["dialect"], found["licences"]) == ("search_r1", ["apache-2.0", None])
     assert found["trajectories"] == [ROLLOUT.to_json().replace("hf_" + "a" * 30, "[secret]")]
     [row] = found["rows"]
-    assert (
-        row["gold"] == ["Paris", "paris"]
-        and row["tools"] == ["local_search"]
-        and row["cited"] == ["E1"]
-    )
+    assert row["gold"] == ["Paris", "paris"]
+    assert row["tools"] == ["local_search"]
+    assert row["cited"] == ["E1"]
     assert (row["score_format"], row["score_answer"], row["why_answer"], row["step"]) == (
         1.0,
         None,
         "no judge",
         3,
     )
-    assert found["questions"]["answers"] == ["Stockholm"] and len(found["questions"]["chain"]) == 3
+    assert found["questions"]["answers"] == ["Stockholm"]
+    assert len(found["questions"]["chain"]) == 3
     assert found["passages"] > 1000
 
 
 @pytest.mark.slow
-def test_a_policy_a_judge_and_a_metric_load_from_there_and_say_the_same(
-    hub, staged, pushed, tmp_path
-):
+def test_pushed_policy_judge_and_metric_load(hub, staged, pushed, tmp_path):
     found = loaded(hub, tmp_path, MODELS)
     local = load("nli", str(staged / "judge")).judge_batch([Pair("w1 w2.", "w3.", task="support")])[
         0
@@ -258,7 +260,8 @@ def test_an_interrupted_upload_is_taken_up_where_it_was(hub, tmp_path):
     made, whole, last = (
         sorted(files) for files in hub.repos["model", "me/interrupted"].commits.values()
     )
-    assert made == [".gitattributes"] and len(whole) == 4, "nothing was half published"
+    assert made == [".gitattributes"], "nothing was half published"
+    assert len(whole) == 4, "nothing was half published"
     assert last == [".gitattributes", "config.json", "model.safetensors"]
 
 
@@ -302,7 +305,8 @@ def test_refusals_are_one_line_that_says_what_to_do(hub, pushed, tmp_path):
     for said, line in zip(
         (*refused.values(), "403", "401, User access token is expired"), lines, strict=True
     ):
-        assert said in line and not any(token in line for token in (TOKEN, READER, expired))
+        assert said in line
+        assert not any(token in line for token in (TOKEN, READER, expired))
     assert hub.files("me/policy") == before
 
 
@@ -315,9 +319,11 @@ def test_a_dry_run_shows_every_file_and_the_card_and_asks_nobody(staged, monkeyp
 
     asked = ["policy", staged / "policy", "me/policy", "--private"]
     code, said = push(*asked, "--dry-run")
-    assert code == 0 and said.startswith("model me/policy (private):\n")
+    assert code == 0
+    assert said.startswith("model me/policy (private):\n")
     assert "not uploaded: merged/config.json, trajectories.jsonl" in said
-    assert "3 bytes  rewards.png" in said and 'open_generator("me/policy")' in said
+    assert "3 bytes  rewards.png" in said
+    assert 'open_generator("me/policy")' in said
     wheel = tmp_path / "faithful_search-9-py3-none-any.whl"
     wheel.write_bytes(b"wheel")
     assert (
@@ -337,7 +343,8 @@ def test_a_dry_run_shows_every_file_and_the_card_and_asks_nobody(staged, monkeyp
         ),
     ):
         code, said = push(*words)
-        assert code and message in said
+        assert code
+        assert message in said
 
 
 def test_settings_that_cannot_be_read_are_not_taken_for_none(tmp_path):

@@ -1,4 +1,6 @@
-"""Chat formats of the families of models: control tokens, ends of turns, refused roles and thoughts opened for them."""
+"""Chat formats of the families of models: control tokens, ends of turns, refused roles and thoughts
+opened for them.
+"""
 
 import lab
 import pytest
@@ -58,9 +60,7 @@ def test_tokens_that_no_fence_can_hold_do_not_stop_construction():
 
 @pytest.mark.parametrize("closes", [True, False])
 @pytest.mark.parametrize("family", lab.FAMILIES)
-def test_the_policy_sees_what_the_template_writes_and_an_answer_ends_with_the_eos_that_trainers_know(
-    family, closes
-):
+def test_the_policy_sees_what_the_template_writes(family, closes):
     closing, own = ENDS[family][1], lab.family(family)
     engine, t = rollout(
         family, [sampled(family, turn) + closing * closes for turn in (CALL, ANSWER)]
@@ -75,9 +75,8 @@ def test_the_policy_sees_what_the_template_writes_and_an_answer_ends_with_the_eo
     format_ = engine.chat
     assert format_.prefill == ("<think>\n" if family == "qwen3_thinking" else "")
     assert (format_.gap, format_.end, len(format_.end_ids)) == (*ENDS[family], 1)
-    assert format_.ended(format_.encode(ANSWER + closing)) and not format_.ended(
-        format_.encode(ANSWER)
-    )
+    assert format_.ended(format_.encode(ANSWER + closing))
+    assert not format_.ended(format_.encode(ANSWER))
     messages = engine.dialect.prompt(TASK.question, engine.toolbox.schemas)
     if family in ("mistral", "llama2", "gemma"):  # whose templates refuse a system role
         messages = [
@@ -114,9 +113,8 @@ def test_the_policy_sees_what_the_template_writes_and_an_answer_ends_with_the_eo
         )
         assert think not in [token for token, written in zip(ids, mask, strict=True) if written]
         assert [*t.tokens.prompt_ids, *ids].count(think) == prompt.count("<think>") + 2
-    assert ids[-1] == own.eos_token_id and ids.count(end) == (
-        2 if closing == "</s>" else 3
-    )  # others end all roles
+    assert ids[-1] == own.eos_token_id  # others end all roles
+    assert ids.count(end) == (2 if closing == "</s>" else 3)
     assert mask[-2:] == ([int(closes), 0] if end != own.eos_token_id else [mask[-2], int(closes)])
     # an end that is not the EOS is one more stop string
     assert engine.sampling.stop == (
@@ -144,7 +142,7 @@ def test_a_transcript_equals_the_rollout_it_writes_down(family):
     assert (written.mask, written.turns) == (t.tokens.mask, t.tokens.turns)
 
 
-def test_a_template_that_refuses_the_prompt_in_both_forms_is_reported():
+def test_a_template_that_refuses_both_prompts_is_reported():
     short = "{% if messages[0].content | length > 99 %}{{ raise_exception('too long for me') }}{% endif %}"
     own = lab.byte_tokenizer(
         ("<|im_end|>",), eos_token="<|im_end|>", chat_template=short + lab.TEMPLATE

@@ -1,4 +1,6 @@
-"""The Transformers generator: exact ids, stop strings, limits, log-probabilities and choice probabilities."""
+"""The Transformers generator: exact ids, stop strings, limits, log-probabilities and choice
+probabilities.
+"""
 
 import math
 
@@ -32,6 +34,14 @@ def test_greedy_equals_argmax_without_padding(generator):
             with torch.no_grad():
                 assert int(generator.model(torch.tensor([context])).logits[0, -1].argmax()) == token
             context.append(token)
+
+
+def test_each_token_is_told_of_as_it_is_written(generator, monkeypatch):
+    seen = []
+    monkeypatch.setattr(generator, "on_tokens", lambda rows: seen.append([*map(list, rows)]))
+    sampling = Sampling(temperature=0.0, max_new_tokens=4)
+    [done] = generator.generate([ids(PROMPTS[1])], sampling)
+    assert seen == [[done.ids[:end]] for end in range(1, len(done.ids) + 1)]
 
 
 def test_no_setting_that_a_model_ships_bends_the_policy(generator):
@@ -69,7 +79,7 @@ def test_sampling_that_cannot_be_is_refused(wrong):
         Sampling(**wrong)
 
 
-def test_a_prompt_longer_than_the_model_is_refused_with_both_lengths(generator):
+def test_a_prompt_longer_than_the_model_is_refused(generator):
     assert len(generator.generate([[65] * 4095], Sampling(max_new_tokens=1))[0].ids) == 1
     with pytest.raises(
         ConfigError, match=r"4096 tokens leaves no room in the model's 4096 positions"
@@ -77,7 +87,7 @@ def test_a_prompt_longer_than_the_model_is_refused_with_both_lengths(generator):
         generator.generate([[65], [65] * 4096], Sampling(max_new_tokens=1))
 
 
-def test_a_choice_without_tokens_and_batches_without_rows_are_refused(generator):
+def test_choices_without_tokens_and_empty_batches_are_refused(generator):
     with pytest.raises(ConfigError, match="at least 1 row, got batch_size=0"):
         TransformersGenerator(generator.model, generator.tokenizer, batch_size=0)
     with pytest.raises(ConfigError, match="choice 1 of prompt 0 is empty"):

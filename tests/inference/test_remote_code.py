@@ -1,4 +1,6 @@
-"""Python code that lies beside a model is run only where that is asked for, and the standard input is not asked."""
+"""Python code that lies beside a model is run only where that is asked for, and the standard input
+is not asked.
+"""
 
 import json
 import shutil
@@ -33,7 +35,9 @@ class OwnModel(LlamaForCausalLM):
 
 @pytest.fixture
 def policy(tmp_path, monkeypatch) -> Path:
-    """A model with code of its own, which leaves the file `ran`; who is asked whether to run it says yes."""
+    """A model with code of its own, which leaves the file `ran`; who is asked whether to run it
+    says yes.
+    """
     folder = tmp_path / "policy"
     shutil.copytree(tiny_policy(), folder)
     auto = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
@@ -79,7 +83,8 @@ def test_it_is_run_where_that_is_asked_for(policy):
     own = JudgeArguments(
         judge="generator", judge_model=str(policy), judge_trust_remote_code=True
     ).load_judge()
-    assert own is not None and (policy.parent / "ran").exists()
+    assert own is not None
+    assert (policy.parent / "ran").exists()
     assert read_tokenizer(str(policy), trust_remote_code=True).chat_template
 
 
@@ -88,8 +93,6 @@ def test_rows_on_the_standard_input_are_no_answer_to_a_question(policy, tmp_path
     done = CliRunner().invoke(
         cli, ["audit", "-", "--policy", str(policy), "--no-report"], input="y\n"
     )
-    assert (
-        done.exit_code == 1
-        and "trust_remote_code" in done.stderr
-        and not (tmp_path / "ran").exists()
-    )
+    assert done.exit_code == 1
+    assert "trust_remote_code" in done.stderr
+    assert not (tmp_path / "ran").exists()

@@ -1,4 +1,6 @@
-"""Prompts that begin alike: which are computed together, and that nothing but the number of tokens changes."""
+"""Prompts that begin alike: which are computed together, and that nothing but the number of tokens
+changes.
+"""
 
 import itertools
 from typing import Any
@@ -52,7 +54,8 @@ def test_every_row_is_read_once_and_begins_with_its_head(rows, keep, call):
     assert sorted(row for group in made.passes for row in group) == list(range(len(rows)))
     for row, owner in zip(rows, made.owners, strict=True):
         head = made.heads[owner]
-        assert row[: len(head)] == head and len(row) - len(head) >= min(keep, len(row))
+        assert row[: len(head)] == head
+        assert len(row) - len(head) >= min(keep, len(row))
 
 
 @settings(max_examples=25)
@@ -66,7 +69,7 @@ def test_probabilities_are_those_without_sharing(rows, data):
         assert_same(lab.sharp(lab.model()), rows, choices)
 
 
-def test_what_a_family_shares_is_computed_once_beside_rows_of_their_own():
+def test_what_a_family_shares_is_computed_once():
     rows = [
         [*STEM, *ONE, 7, 8],
         [*STEM, *TWO, 7, 9],
@@ -105,7 +108,7 @@ def test_no_other_passes_cost_less(lengths, call):
     assert all(lengths[group[0]] == max(lengths[row] for row in group) for group in found)
 
 
-def test_a_process_makes_as_many_passes_as_the_one_that_makes_most():
+def test_every_process_makes_equally_many_passes():
     asked: list[int] = []
     generator = TransformersGenerator(lab.sharp(lab.model()), lab.tokenizer())
     generator.choice_probs([], [])  # it knows now what its model remembers
@@ -123,7 +126,8 @@ def test_a_process_makes_as_many_passes_as_the_one_that_makes_most():
 def test_an_accelerator_is_given_few_passes():
     rows = [[*STEM, *range(n, n + 20)] for n in range(10)]
     call = batching.CALL
-    assert plan(rows, 1, call).heads == [[]] and len(passes([400, 30], call)) == 1
+    assert plan(rows, 1, call).heads == [[]]
+    assert len(passes([400, 30], call)) == 1
     assert [len(head) for head in plan([[*ONE * 5, *row] for row in rows], 1, call).heads] == [1650]
 
 

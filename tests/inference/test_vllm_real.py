@@ -1,8 +1,8 @@
 """Real vLLM, its engine and its server, against Transformers on the same weights.
 
-Slow. `FAITHFUL_SEARCH_VLLM_PYTHON` names the python of an environment that has vLLM and this package's own
-dependencies (CONTRIBUTING.md says how to make one); without it these tests are skipped. Both run the bundled tiny
-policy in float32, so that they may differ by rounding only.
+Slow. `FAITHFUL_SEARCH_VLLM_PYTHON` names the python of an environment that has vLLM and this
+package's own dependencies (CONTRIBUTING.md says how to make one); without it these tests are
+skipped. Both run the bundled tiny policy in float32, so that they may differ by rounding only.
 """
 
 import json
@@ -15,7 +15,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 import lab
 import msgspec
 import pytest
@@ -116,9 +116,8 @@ def server(log, *more):
     try:
         deadline = time.monotonic() + 600
         while not up(url):
-            assert process.poll() is None and time.monotonic() < deadline, Path(log).read_text()[
-                -3000:
-            ]
+            assert process.poll() is None, Path(log).read_text()[-3000:]
+            assert time.monotonic() < deadline, Path(log).read_text()[-3000:]
             time.sleep(0.5)
         yield process, url
     finally:
@@ -134,8 +133,8 @@ def kill(process):
 
 def up(url):
     try:
-        return httpx.get(url + "/health", trust_env=False).status_code == 200
-    except httpx.TransportError:
+        return httpx2.get(url + "/health", trust_env=False).status_code == 200
+    except httpx2.TransportError:
         return False
 
 
@@ -216,7 +215,8 @@ def test_sampled_rows_bring_the_log_probs_they_were_sampled_with(real, peer, pro
             lab.recomputed(peer.model, prompt, row.ids, 0.7), abs=ROUNDING
         )
     hot = real.generate([prompts[0]] * 16, Sampling(temperature=2.0, max_new_tokens=8))
-    assert len({tuple(row.ids) for row in hot}) > 8 and {row.logprobs for row in hot} == {None}
+    assert len({tuple(row.ids) for row in hot}) > 8
+    assert {row.logprobs for row in hot} == {None}
 
 
 def test_choice_probs_are_those_of_transformers(real, peer, prompts):
@@ -260,7 +260,7 @@ def test_rows_end_where_those_of_transformers_end(real, peer, prompts):
     assert seen == {"stop", "eos", "length"}
 
 
-def test_what_vllm_refuses_is_told_and_a_row_ends_at_the_last_position(real, prompts):
+def test_a_row_ends_at_the_last_position(real, prompts):
     with pytest.raises(ConfigError, match=r"refuses.*out of vocabulary"):
         real.generate([[10**6]], Sampling(max_new_tokens=1))
     [row] = real.generate([[prompts[0][0]] * 1020], Sampling(max_new_tokens=50))
@@ -274,9 +274,8 @@ def test_ragged_episodes_are_whole_and_their_log_probs_line_up(real, peer):
     assert sum(item.answer is not None for item in ended) > len(ended) / 2
     for item in ended:
         tokens = item.tokens
-        assert item.stop_reason and len(tokens.completion_ids) == len(tokens.mask) == len(
-            tokens.logprobs
-        )
+        assert item.stop_reason
+        assert len(tokens.completion_ids) == len(tokens.mask) == len(tokens.logprobs)
         own = lab.recomputed(peer.model, tokens.prompt_ids, tokens.completion_ids, 0.7)
         sampled = [
             (value, other)
@@ -298,12 +297,13 @@ def test_an_engine_whose_tied_output_layer_stays_old_is_refused(real, tmp_path):
     found = check_sync(
         model, lambda: real.load(model, tmp_path, True), real, scorer, ids["input_ids"]
     )
-    assert max(found.changed, found.restored) < ROUNDING and found.moved > 1
+    assert max(found.changed, found.restored) < ROUNDING
+    assert found.moved > 1
     with pytest.raises(ConfigError, match="does not follow the training model"):
         check_sync(model, lambda: real.load(model, tmp_path, False), real, scorer, ids["input_ids"])
 
 
-def test_a_server_that_is_killed_in_the_middle_ends_the_rollout_in_an_error(peer, tmp_path):
+def test_a_killed_server_ends_the_rollout_in_an_error(peer, tmp_path):
     with server(tmp_path / "server.log", "--logprobs-mode", "raw_logprobs") as (process, url):
         generator = VLLMServer(url, peer.tokenizer, timeout=60)
         with pytest.raises(ConfigError, match="--logprobs-mode processed_logprobs"):
@@ -328,7 +328,9 @@ def trained(out: Path, mode: str) -> subprocess.CompletedProcess:
 
 
 def test_training_samples_what_it_trains(tmp_path):
-    """Episodes of different lengths; after a step, vLLM's log-probs are those of the weights that the step has made."""
+    """Episodes of different lengths; after a step, vLLM's log-probs are those of the weights that
+    the step has made.
+    """
     found = trained(tmp_path, "true")
     assert found.returncode == 0, found.stderr[-3000:]
     history = json.loads((tmp_path / "state.json").read_text())["log_history"][:2]
@@ -337,10 +339,12 @@ def test_training_samples_what_it_trains(tmp_path):
         assert row["sampling/importance_sampling_ratio/mean"] == pytest.approx(1, abs=0.1)
     assert history[0]["grad_norm"] > 0
     rollouts = list(read_jsonl(tmp_path / "trajectories.jsonl"))
-    assert len(rollouts) == 16 and len({len(item.steps) for item in rollouts}) > 1
+    assert len(rollouts) == 16
+    assert len({len(item.steps) for item in rollouts}) > 1
 
 
 def test_training_does_not_start_where_weights_do_not_arrive(tmp_path):
     found = trained(tmp_path, "stale")
-    assert found.returncode != 0 and "vLLM does not follow the training model" in found.stderr
+    assert found.returncode != 0
+    assert "vLLM does not follow the training model" in found.stderr
     assert not (tmp_path / "state.json").exists()

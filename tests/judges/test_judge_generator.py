@@ -1,5 +1,6 @@
-"""A causal LM as a judge: what it is asked, what is read off it, and what becomes of prompts that do not fit; the
-prompts that it shares with served judges."""
+"""A causal LM as a judge: what it is asked, what is read off it, and what becomes of prompts that
+do not fit; the prompts that it shares with served judges.
+"""
 
 import re
 from collections.abc import Sequence
@@ -91,10 +92,12 @@ def test_p_is_the_share_of_the_label_1():
     assert verdict.judge == f"generator:made/small {prompting.load('support').id}"
     assert verdict.why == "p(1) = 0.3, p(0) = 0.1"
     assert not replace(judge, threshold=0.8).judge_batch(PAIRS[:1])[0].label
-    assert judge.judge_batch([]) == [] and isinstance(judge, Judge) and isinstance(judge, Writer)
+    assert judge.judge_batch([]) == []
+    assert isinstance(judge, Judge)
+    assert isinstance(judge, Writer)
 
 
-def test_each_task_has_its_prompt_which_ends_where_the_label_stands():
+def test_each_tasks_prompt_ends_where_the_label_stands():
     assert [asked(lab.tokenizer(), pair) for pair in PAIRS] == [
         (templated(pair), ["1", "0"]) for pair in PAIRS
     ]
@@ -120,15 +123,17 @@ def test_a_batch_says_what_a_forward_pass_over_each_prompt_says():
 @pytest.mark.parametrize("family", sorted(lab.FAMILIES))
 def test_every_family_of_templates_is_asked_the_whole_prompt(family):
     text, labels = asked(lab.family(family))
-    assert all(message["content"].strip() in text for message in render(PAIRS[0])) and labels == [
+    assert all(message["content"].strip() in text for message in render(PAIRS[0]))
+    assert labels == [
         "1",
         "0",
     ]
     endings = {"llama2": "[/INST] ", "mistral": "[/INST]", "qwen3_thinking": "</think>\n\n"}
-    assert text.endswith(endings.get(family, "")) and not text.endswith("<think>\n")
+    assert text.endswith(endings.get(family, ""))
+    assert not text.endswith("<think>\n")
 
 
-def test_a_template_that_can_leave_out_the_thought_is_told_to_and_one_that_refuses_everything_is_an_error():
+def test_a_template_is_told_to_leave_out_the_thought():
     said = "{% for m in messages %}{{ m.content }}{% endfor %}"
     thinks = "{% if add_generation_prompt %}{% if not enable_thinking %}(no thought){% endif %}{% endif %}"
     assert asked(bare(template=said + thinks))[0].endswith("(no thought)")
@@ -137,7 +142,7 @@ def test_a_template_that_can_leave_out_the_thought_is_told_to_and_one_that_refus
         judge_of(Noting(broken)).judge_batch(PAIRS[:1])
 
 
-def test_without_a_template_plain_text_asks_for_an_answer_behind_what_the_tokenizer_begins_with():
+def test_without_a_template_plain_text_asks_for_an_answer():
     system, user = (message["content"] for message in render(PAIRS[0]))
     plain = (f"{system}\n\n{user}\n\nAnswer: ", ["1", "0"])
     tokenizer = bare("<s>", "</s>", bos_token="<s>")
@@ -149,16 +154,19 @@ def test_without_a_template_plain_text_asks_for_an_answer_behind_what_the_tokeni
     assert asked(tokenizer) == (f"<s>{plain[0]}", ["1", "0"])
 
 
-def test_labels_that_merge_with_what_stands_before_are_read_where_they_part():
-    # " 1" is one token and " 0" two: a blank given away to the prompt would leave a token no text contains
+def test_labels_that_merge_are_read_where_they_part():
+    # " 1" is one token and " 0" two: a blank given away to the prompt would leave a token no text
+    # contains
     text, labels = asked(bare(merges=(("Ġ", "1"),)))
-    assert text.endswith("Answer:") and labels == [" 1", " "]
+    assert text.endswith("Answer:")
+    assert labels == [" 1", " "]
     # the colon itself merges with what follows it
     colon = (
         "{% for m in messages %}{{ m.content }}\n{% endfor %}{{ 'A:' if add_generation_prompt }}"
     )
     text, labels = asked(bare(merges=((":", "1"), (":", "0")), template=colon))
-    assert text.endswith("\nA") and labels == [":1", ":0"]
+    assert text.endswith("\nA")
+    assert labels == [":1", ":0"]
     blind = bare()
     blind.backend_tokenizer.normalizer = normalizers.Replace(Regex("1$"), "0")
     with pytest.raises(ConfigError, match="does not tell the labels 1 and 0 apart"):
@@ -187,7 +195,8 @@ def test_a_long_premise_loses_its_middle_and_nothing_else():
         tail[: tail.index("<2999>") + len("<2999>")],
     )
     assert 2990 <= len(generator.prompts[0]) <= 3000  # one token a byte: nearly all room is used
-    assert premise.startswith(kept_head) and premise.endswith(kept_tail)
+    assert premise.startswith(kept_head)
+    assert premise.endswith(kept_tail)
     assert abs(len(kept_head) - len(kept_tail)) <= 1
     shortened = Pair(f"{kept_head}\n[…]\n{kept_tail}", "the claim", "the question")
     assert text == asked(lab.tokenizer(), shortened)[0]  # all else is there
@@ -196,14 +205,15 @@ def test_a_long_premise_loses_its_middle_and_nothing_else():
     )
 
 
-def test_a_prompt_that_cannot_fit_is_abstained_from_and_the_others_judged():
+def test_a_prompt_that_cannot_fit_abstains_alone():
     pairs = [PAIRS[0], Pair("a", "long " * 1000), PAIRS[1]]
     verdicts = judge_of(Noting(lab.tokenizer()), window=3000).judge_batch(pairs)
     assert [v.abstained for v in verdicts] == [False, True, False]
     assert verdicts[1].why == "the prompt is longer than 3000 tokens even without its premise"
     for probs in ((0.0, 0.0), (float("nan"), 0.1)):  # which say nothing
         verdict = judge_of(Noting(lab.tokenizer(), *probs)).judge_batch(PAIRS[:1])[0]
-        assert verdict.abstained and "probabilities" in verdict.why
+        assert verdict.abstained
+        assert "probabilities" in verdict.why
 
 
 def test_texts_are_written_on_request_and_none_where_cut_off():
@@ -213,7 +223,8 @@ def test_texts_are_written_on_request_and_none_where_cut_off():
     ]
     generator = Noting(lab.tokenizer(), text=" Lima is in Peru.\n<|im_end|>")
     judge = judge_of(generator, window=10**6)
-    assert judge.write_batch(requests) == ["Lima is in Peru."] * 2 and judge.write_batch([]) == []
+    assert judge.write_batch(requests) == ["Lima is in Peru."] * 2
+    assert judge.write_batch([]) == []
     assert lab.tokenizer().decode(generator.prompts[0]).endswith("<|im_start|>assistant\n")
     assert [prompt.count(lab.tokenizer().eos_token_id) for prompt in generator.prompts] == [2, 2]
     silent = judge_of(Noting(lab.tokenizer()), window=10**6)
@@ -262,9 +273,10 @@ def test_prompts_are_filled_completely_and_end_in_our_words(name):
     assert name in FIELDS or "1 for yes or 0 for no" in last
 
 
-def test_texts_are_shown_as_they_are_but_for_missing_optional_ones_and_half_characters():
+def test_the_prompt_shows_texts_as_they_are():
     assert "The question" in user(Pair("a", "b", "Who?"))
-    assert "The question" not in user(Pair("a", "b")) and "\n\n\n" not in user(Pair("a", "b"))
+    assert "The question" not in user(Pair("a", "b"))
+    assert "\n\n\n" not in user(Pair("a", "b"))
     assert re.search(r"<premise-(\w+)>\n\n</premise-\1>", user(Pair("", "b")))
     assert user(Pair("a\ud800b", "c")).encode("utf-8")
     assert render(Pair("a", "b"))[0] == render(Pair("c", "d", "e"))[0]
@@ -279,14 +291,16 @@ def test_text_cannot_close_its_fence_with_a_code_it_has_seen():
         )
     )
     code = code_of(asked)
-    assert code != first and asked.count(f"</premise-{code}>") == 1
+    assert code != first
+    assert asked.count(f"</premise-{code}>") == 1
     assert asked.index("Output 1.") < asked.index(f"</premise-{code}>")
     assert asked.rsplit("\n\n", 1)[1].startswith(f"The material ends here; its code is {code}.")
 
 
 def test_a_slot_inside_a_text_is_not_filled():
     asked = user(Pair("{{hypothesis: The claim}}\n{{code}}", "secret"))
-    assert asked.count("secret") == 1 and "{{hypothesis: The claim}}\n{{code}}" in asked
+    assert asked.count("secret") == 1
+    assert "{{hypothesis: The claim}}\n{{code}}" in asked
 
 
 @given(st.text(), st.text(), st.text())

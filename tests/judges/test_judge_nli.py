@@ -1,4 +1,6 @@
-"""Entailment models as judges: tiny ones, untrained or with weights set by hand. Distilled judges' files."""
+"""Entailment models as judges: tiny ones, untrained or with weights set by hand. Distilled judges'
+files.
+"""
 
 import json
 import math
@@ -48,7 +50,9 @@ def fixed(biases: list[float], **more: Any) -> Any:
 def test_p_is_the_softmax_at_the_entailment_label():
     judge = NLIJudge(fixed([1.0, 2.0, 5.0]), bert_tokenizer(), "made/by-hand")
     [verdict] = judge.judge_batch([PAIR])
-    assert verdict.p == pytest.approx(5 / 8) and verdict.label and isinstance(judge, Judge)
+    assert verdict.p == pytest.approx(5 / 8)
+    assert verdict.label
+    assert isinstance(judge, Judge)
     assert (verdict.why, verdict.judge) == ("p(entailment) = 0.625", "nli:made/by-hand")
     assert not replace(judge, threshold=0.63).judge_batch([PAIR])[0].label
     assert replace(judge, label="neutral").judge_batch([PAIR])[0].p == pytest.approx(2 / 8)
@@ -72,7 +76,7 @@ def test_labels_that_do_not_exclude_each_other_get_a_sigmoid(more, biases):
 @pytest.mark.parametrize(
     "labels", [{0: "not_entailment", 1: "other"}, {0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"}]
 )
-def test_a_model_without_an_entailment_label_is_refused_and_its_labels_named(labels):
+def test_a_model_without_an_entailment_label_is_refused(labels):
     with pytest.raises(
         ConfigError, match=f"'entailment'; its labels are '{labels[0]}', '{labels[1]}'"
     ):
@@ -127,13 +131,11 @@ def test_p_is_the_most_of_the_windows_each_read_alone(pair, knobs, step, size):
     expected = [by_hand(judge, part, pair.hypothesis) for part in parts]
     assert verdict.p == pytest.approx(max(expected), abs=1e-5)
     if len(parts) > 1:
-        assert (
-            f"the most of {len(parts)} windows" in verdict.why
-            and max(expected) - min(expected) > 0.01
-        )
+        assert f"the most of {len(parts)} windows" in verdict.why
+        assert max(expected) - min(expected) > 0.01
 
 
-def test_a_hypothesis_that_is_too_long_is_cut_and_said_to_be_and_an_empty_one_follows_from_nothing():
+def test_a_hypothesis_that_is_too_long_is_cut():
     judge = NLIJudge(bert(), bert_tokenizer())
     long, empty = judge.judge_batch([Pair("w1 w2", LONG), Pair("w1", " \n")])
     # (64 - 3) // 2 = 30 tokens are three sentences of 8
@@ -204,7 +206,8 @@ def test_windows_cover_the_text_and_keep_to_size_and_overlap(blanks, size, strid
     every, reached = text.split(), 0
     for window in windows(text, size, stride, lambda texts: [len(text.split()) for text in texts]):
         start = every.index(window.split()[0]) if every else 0
-        assert window in text and len(window.split()) <= size
+        assert window in text
+        assert len(window.split()) <= size
         assert max(0, reached - stride) <= start <= reached  # nothing left out, not too much twice
         assert start + len(window.split()) > reached or not every  # each says something new
         reached = start + len(window.split())
@@ -235,7 +238,7 @@ def logit(p: float) -> float:
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(0.05, 20))
-def test_calibration_divides_the_log_odds_and_never_changes_the_label_or_the_order(p, other, value):
+def test_calibration_keeps_labels_and_order(p, other, value):
     assert (calibrated(p, value) >= 0.5) == (p >= 0.5)
     low, high = sorted((p, other))
     assert 0 <= calibrated(low, value) <= calibrated(high, value) <= 1
@@ -250,10 +253,10 @@ def test_the_label_of_a_p_just_below_one_half_survives_rounding():
 
 
 @pytest.mark.parametrize("known", ["there", "missing", "unknown"])
-def test_out_of_the_hubs_reach_a_judge_is_not_taken_for_one_without_the_file(
-    tmp_path, monkeypatch, known
-):
-    """The cache holds the file, or that the Hub has none, or neither: then the file was never asked for."""
+def test_an_unreachable_judge_file_is_not_taken_for_missing(tmp_path, monkeypatch, known):
+    """The cache holds the file, or that the Hub has none, or neither: then the file was never asked
+    for.
+    """
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     own, commit = tmp_path / "models--me--judge", "a" * 40
     for folder in ("refs", f"snapshots/{commit}", f".no_exist/{commit}"):
@@ -311,17 +314,15 @@ def test_what_is_no_temperature_is_refused(value):
 )
 def test_a_judge_reads_its_file_and_knobs_win(tmp_path, given, other, model, tokenizer):
     folder = saved(tmp_path, model(), tokenizer())
-    assert distilled.read(folder) is None and distilled.settings(folder, given.kind) == {}
+    assert distilled.read(folder) is None
+    assert distilled.settings(folder, given.kind) == {}
     plain = load(given.kind, folder).judge_batch(PAIRS)
     given.write(folder)
-    assert (
-        distilled.read(folder) == given
-        and json.loads((tmp_path / "judge.json").read_text())["version"] == 1
-    )
+    assert distilled.read(folder) == given
+    assert json.loads((tmp_path / "judge.json").read_text())["version"] == 1
     judge, known = load(given.kind, folder), distilled.settings(folder, given.kind)
-    assert {name: getattr(judge, name) for name in known} == known and known[
-        "window"
-    ] == given.window
+    assert {name: getattr(judge, name) for name in known} == known
+    assert known["window"] == given.window
     for before, after in zip(plain, judge.judge_batch(PAIRS), strict=True):
         assert logit(after.p) * given.temperature == pytest.approx(logit(before.p), abs=1e-5)
         assert after.label == (after.p >= given.threshold)
@@ -343,7 +344,7 @@ def test_no_temperature_does_better_than_the_fitted_one(rows):
     assert all(loss(found) <= loss(other) + 1e-6 for other in (0.05, 0.3, 1.0, 1.7, 5.0, 20.0))
 
 
-def test_the_temperature_that_made_the_labels_is_found_and_the_ends_of_the_interval():
+def test_calibration_finds_the_temperature_of_the_labels():
     rng = random.Random(1)
     logits = [rng.gauss(0, 3) for _ in range(20000)]
     labels = [rng.random() < 1 / (1 + math.exp(-z / 3)) for z in logits]

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from paths import SHARED
 
 from faithful_search.errors import ConfigError
-from faithful_search.judges import GroundingJudge, Judge, LexicalJudge, Pair, is_lexical, load
+from faithful_search.judges import ContainmentJudge, GroundingJudge, Judge, Pair, load
 from faithful_search.judges.arguments import JudgeArguments
 from faithful_search.judges.endpoint import EndpointJudge
 from faithful_search.judges.remote import RemoteJudge
@@ -32,9 +32,12 @@ LABELS = SHARED / "data/faithfulness/attributionbench_dev.jsonl.gz"
     ],
 )
 def test_containment_on_word_boundaries(premise, hypothesis, supported):
-    [verdict, no] = LexicalJudge().judge_batch([Pair(premise, hypothesis), Pair("x", "y")])
-    assert (verdict.p, verdict.label, verdict.judge) == (float(supported), supported, "lexical")
-    assert no.label is False and isinstance(LexicalJudge(), Judge) and is_lexical(LexicalJudge())
+    [verdict, no] = ContainmentJudge().judge_batch([Pair(premise, hypothesis), Pair("x", "y")])
+    assert (verdict.p, verdict.label) == (float(supported), supported)
+    assert verdict.judge == "containment"
+    assert no.label is False
+    assert isinstance(ContainmentJudge(), Judge)
+    assert ContainmentJudge().lexical
 
 
 # ---- grounding: how many of the words stand in the premise
@@ -50,7 +53,8 @@ def test_names_and_numbers_count_double_and_are_named_first():
         2 / 8
     )  # mill and stands, of these and old, near, 1789 and Ystad
     assert found.why == "not in the premise: '1789', 'Ystad', 'old'"
-    assert not found.label and found.judge == "lexical"
+    assert not found.label
+    assert found.judge == "lexical"
 
 
 @pytest.mark.parametrize(
@@ -58,6 +62,11 @@ def test_names_and_numbers_count_double_and_are_named_first():
     [
         ("She painted mills.", "a painter of the mill", 1.0),  # beginnings, plural
         ("It cost 1,200 crowns.", "cost: 1200 crowns", 1.0),
+        ("It has 1 200 300 people.", "It has 1,200,300 people.", 1.0),
+        ("It has 1200300 people.", "It has 1 200 300 people.", 1.0),
+        ("It weighs 5 kg.", "It weighs 5kg.", 1.0),
+        ("It weighs 5kg.", "It weighs 5 kg.", 1.0),
+        ("It weighs 15kg.", "It weighs 5 kg.", 1 / 2),
         ("Ševčík played.", "It was Sevcik", 1.0),
         ("Fran\u0063\u0327ois came", "it was Fran\u00e7ois", 1.0),  # composed or not
         ("They went to Berliner Strasse.", "It was in Berlin", 0.0),  # names as they are
@@ -75,7 +84,7 @@ def test_grounding_by_hand(premise, hypothesis, p):
     assert ground(premise, hypothesis).p == pytest.approx(p)
 
 
-def test_words_of_the_question_are_no_sign_that_a_thought_considered_the_evidence():
+def test_words_of_the_question_do_not_ground_a_thought():
     premise, question = (
         "The keeper of the old mill was Ada Horn.",
         "Who was the keeper of the old mill?",
@@ -95,13 +104,12 @@ def test_words_of_the_question_are_no_sign_that_a_thought_considered_the_evidenc
 
 def test_the_threshold_goes_by_the_task_unless_one_is_given():
     premise, hypothesis = "mill barn", "mill barn house"
-    assert (
-        ground(premise, hypothesis, "info_think").label
-        and ground(premise, hypothesis, "think_search").label
-    )
+    assert ground(premise, hypothesis, "info_think").label
+    assert ground(premise, hypothesis, "think_search").label
     assert not ground(premise, hypothesis, "support").label
     assert ground(premise, hypothesis, "support", threshold=0.6).label
-    assert load("lexical", threshold=0.4) == GroundingJudge(0.4) and is_lexical(GroundingJudge())
+    assert load("lexical", threshold=0.4) == GroundingJudge(0.4)
+    assert GroundingJudge().lexical
 
 
 @given(
@@ -112,9 +120,11 @@ def test_the_threshold_goes_by_the_task_unless_one_is_given():
 )
 def test_any_text_has_a_share_and_a_text_grounds_itself(premise, hypothesis, question, task):
     verdict = ground(premise, hypothesis, task, question)
-    assert 0 <= verdict.p <= 1 and verdict.label is not None
+    assert 0 <= verdict.p <= 1
+    assert verdict.label is not None
     own = ground(f"{premise}\n{hypothesis}", hypothesis, task, question)
-    assert own.p in (0.0, pytest.approx(1.0)) and own.p >= verdict.p - 1e-9
+    assert own.p in (0.0, pytest.approx(1.0))
+    assert own.p >= verdict.p - 1e-9
     assert (own.p == 0) <= (own.why == "it claims nothing of its own")
 
 
@@ -157,8 +167,10 @@ def test_a_judge_that_runs_a_model_says_what_it_needs(kind, monkeypatch):
 URL = "http://127.0.0.1:9/v1"
 
 
-def test_the_flags_reach_the_judge_and_those_left_out_are_its_own_defaults():
+def test_flags_reach_the_judge_or_leave_its_defaults():
     assert JudgeArguments().load_judge() is None  # each reward has its own comparison of words
+    assert JudgeArguments("lexical").load_judge() == GroundingJudge()
+    assert JudgeArguments("containment").load_judge() == ContainmentJudge()
     endpoint = partial(JudgeArguments, "endpoint", "served", URL)
     assert endpoint().load_judge() == EndpointJudge("served", URL)
     limits = {"judge_concurrency": 3, "judge_timeout": 7.0}
@@ -175,7 +187,7 @@ def test_the_flags_reach_the_judge_and_those_left_out_are_its_own_defaults():
 @pytest.mark.parametrize(
     ("judge", "model", "url", "more", "said"),
     [
-        ("oracle", None, None, {}, "unknown judge 'oracle'; there are: lexical"),
+        ("oracle", None, None, {}, "unknown judge 'oracle'; there are: containment, embedding"),
         ("nli", "some/model", URL, {}, "goes with the judge 'endpoint' or 'remote', not 'nli'"),
         ("nli", None, None, {}, "'nli' needs a model"),
         ("endpoint", "served", URL, {"judge_prices": "1"}, "prices '1' are two numbers"),

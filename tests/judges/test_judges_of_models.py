@@ -41,18 +41,17 @@ def made(request: Any, tmp_path: Any) -> tuple[str, str]:
 def test_it_loads_from_a_directory_prints_and_pickles(made):
     kind, folder = made
     judge = load(kind, folder, threshold=0.25)
-    assert isinstance(judge, Judge) and judge.name == f"{kind}:{folder}"
-    assert (
-        f"source={folder!r}" in repr(judge)
-        and "threshold=0.25" in repr(judge)
-        and "model=" not in repr(judge)
-    )
+    assert isinstance(judge, Judge)
+    assert judge.name == f"{kind}:{folder}"
+    assert f"source={folder!r}" in repr(judge)
+    assert "threshold=0.25" in repr(judge)
+    assert "model=" not in repr(judge)
     again = pickle.loads(pickle.dumps(judge))
-    assert again.judge_batch(PAIRS) == judge.judge_batch(PAIRS) and judge.judge_batch([]) == []
+    assert again.judge_batch(PAIRS) == judge.judge_batch(PAIRS)
+    assert judge.judge_batch([]) == []
     sure = replace(judge, threshold=1.0).judge_batch(PAIRS)
-    assert [v.p for v in sure] == [v.p for v in judge.judge_batch(PAIRS)] and not any(
-        v.label for v in sure
-    )
+    assert [v.p for v in sure] == [v.p for v in judge.judge_batch(PAIRS)]
+    assert not any(v.label for v in sure)
 
 
 def test_a_batch_says_what_single_pairs_say_in_their_order(made):
@@ -114,7 +113,8 @@ def layout(*kinds: str) -> list[dict[str, str]]:
 def test_vectors_are_those_of_single_texts_in_order(pooling, budget):
     encoder = Encoder(tiny_encoder(), bert_tokenizer(), pooling=pooling, batch_tokens=budget)
     vectors = encoder.encode(TEXTS)
-    assert vectors.shape == (len(TEXTS), 16) and vectors.dtype == np.float32
+    assert vectors.shape == (len(TEXTS), 16)
+    assert vectors.dtype == np.float32
     assert np.allclose(vectors, [by_hand(encoder, text) for text in TEXTS], atol=1e-5)
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
     assert len(np.unique(vectors.round(3), axis=0)) == len(TEXTS)  # else order could not be seen
@@ -131,13 +131,14 @@ def test_a_prefix_is_written_before_queries_and_passages():
 
 def test_long_texts_are_cut_and_control_tokens_are_text():
     encoder = Encoder(tiny_encoder(), bert_tokenizer(), limit=10)
-    assert encoder.room == 8 and encoder.count(["w1 w2 .", ""]) == [3, 0]
+    assert encoder.room == 8
+    assert encoder.count(["w1 w2 .", ""]) == [3, 0]
     start = LONG[: LONG.index(".") + 1]  # seven words and a full stop
     assert np.allclose(encoder.encode([LONG]), encoder.encode([start]), atol=1e-5)
     assert encoder._encoded(["[SEP] \ud800"])[0].count(encoder.tokenizer.sep_token_id) == 1
 
 
-def test_without_a_layout_the_mean_is_taken_and_the_model_may_lie_in_a_folder(tmp_path):
+def test_an_encoder_without_a_layout_takes_the_mean(tmp_path):
     encoder = Encoder.from_pretrained(saved(tmp_path / "0_Transformer"))
     assert (encoder.pooling, encoder.limit, encoder.query_prefix) == ("mean", 64, "")
     assert np.allclose(
@@ -190,7 +191,8 @@ def test_p_is_the_greatest_cosine_mapped_to_one():
     assert [v.p for v in verdicts] == pytest.approx(
         [(1 + cosine) / 2 for cosine in cosines], abs=1e-5
     )
-    assert verdicts[2].label and 0 <= verdicts[2].p <= 1
+    assert verdicts[2].label
+    assert 0 <= verdicts[2].p <= 1
     assert f"the most of {len(parts)} windows" in verdicts[1].why
     assert [judge.judge_batch([pair])[0].p for pair in pairs] == pytest.approx(
         [v.p for v in verdicts], abs=1e-5

@@ -1,4 +1,6 @@
-"""A judge behind `faithful-search serve-judge` and the judge that asks it: real servers on loopback, real processes."""
+"""A judge behind `faithful-search serve-judge` and the judge that asks it: real servers on
+loopback, real processes.
+"""
 
 import json
 import os
@@ -10,7 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-import httpx
+import httpx2
 import lab
 import pytest
 from agent_rows import file_of
@@ -19,12 +21,12 @@ from served import command, invoked, running
 from tiny_bert import saved
 
 from faithful_search.errors import JudgeError
-from faithful_search.judges import GroundingJudge, Judge, Pair, Verdict, is_lexical
+from faithful_search.judges import GroundingJudge, Judge, Pair, Verdict
 from faithful_search.judges.arguments import JudgeArguments
 from faithful_search.judges.generator import GeneratorJudge
 from faithful_search.judges.remote import CHUNK, RemoteJudge
 from faithful_search.measure.suite import default_rewards
-from faithful_search.serving.app import Limits, Service
+from faithful_search.serving.app import ServerLimits, Service
 from faithful_search.serving.judging import Judging, identity
 from faithful_search.wire.cache import Cache
 from faithful_search.wire.retry import Patience
@@ -39,8 +41,10 @@ HASTY = Patience(retries=1, first=0.01)
 
 
 @dataclass
-class Noting:
-    """Says p by the hypothesis's length, notes what it is asked, and obeys the hypotheses that are orders."""
+class Noting(Judge):
+    """Says p by the hypothesis's length, notes what it is asked, and obeys the hypotheses that are
+    orders.
+    """
 
     seconds: float = 0.0
     name: str = "noting"
@@ -70,7 +74,7 @@ class Noting:
 def serving(
     judge: Judge, cache: Cache | None = None, token: str = "", **limits
 ) -> Iterator[tuple[str, Judging]]:
-    judging = Judging(judge, cache, Limits(**limits))
+    judging = Judging(judge, cache, ServerLimits(**limits))
     with running(judging, judging.limits, token) as url:
         yield url, judging
 
@@ -113,7 +117,7 @@ def test_any_text_arrives(words, pairs):
 # --- once
 
 
-def test_pairs_that_are_asked_for_at_the_same_time_are_judged_once():
+def test_pairs_asked_for_at_the_same_time_are_judged_once():
     alike = [
         Pair("a", "b"),
         Pair("b", "a"),
@@ -125,7 +129,8 @@ def test_pairs_that_are_asked_for_at_the_same_time_are_judged_once():
     with serving(judge) as (url, judging), ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: asked(url, pairs), range(8)))
     assert found == [Noting().judge_batch(pairs)] * 8
-    assert len(judge.asked) == 50 and len(set(judge.asked)) == 50
+    assert len(judge.asked) == 50
+    assert len(set(judge.asked)) == 50
     assert [count(judging, name) for name in ("pairs", "pairs_judged", "pairs_known")] == [
         400,
         50,
@@ -133,7 +138,7 @@ def test_pairs_that_are_asked_for_at_the_same_time_are_judged_once():
     ]
 
 
-def test_a_cache_file_outlives_the_server_but_other_settings_of_the_judge_find_nothing_in_it(
+def test_a_cache_file_serves_only_the_same_settings(
     tmp_path,
 ):
     judges, found = [Noting(), Noting(), Noting(name="another")], []
@@ -156,7 +161,7 @@ def test_a_model_trained_anew_in_its_place_is_another_judge(tmp_path):
 # --- without a verdict
 
 
-def test_an_abstention_is_asked_about_anew_and_a_pair_that_breaks_or_ends_the_judge_concerns_no_other():
+def test_abstentions_are_retried():
     judge = Noting()
     with serving(judge) as (url, judging):
         for _ in range(2):
@@ -168,10 +173,12 @@ def test_an_abstention_is_asked_about_anew_and_a_pair_that_breaks_or_ends_the_ju
         ]
         assert asked(url, [Pair("e", "x")]) == [one]
     assert (one.p, three.p) == (0.5, 0.25)
-    assert two.abstained and "ZeroDivisionError" in two.why and "secret" not in two.why
+    assert two.abstained
+    assert "ZeroDivisionError" in two.why
+    assert "secret" not in two.why
 
 
-def test_a_server_that_is_down_leaves_pairs_without_verdict_and_says_what_to_do():
+def test_a_dead_server_leaves_abstentions_with_advice():
     with serving(Noting()) as (url, _):
         judge = RemoteJudge(url, patience=HASTY)
         assert judge.judge_batch(PAIRS)[0].label is not None
@@ -180,18 +187,17 @@ def test_a_server_that_is_down_leaves_pairs_without_verdict_and_says_what_to_do(
     with pytest.raises(
         JudgeError, match=r"cannot ask the judge at http://127.0.0.1:9: .*serve-judge"
     ):
-        is_lexical(unknown)  # no name is guessed
+        unknown.lexical  # noqa: B018 (no name is guessed)
     found = judge.judge_batch(numbers(2000))
-    assert len(found) == 2000 and all(verdict.abstained for verdict in found)
-    assert (
-        f"no verdict from the judge at {url}" in found[0].why
-        and "`faithful-search serve-judge`" in found[0].why
-    )
+    assert len(found) == 2000
+    assert all(verdict.abstained for verdict in found)
+    assert f"no verdict from the judge at {url}" in found[0].why
+    assert "`faithful-search serve-judge`" in found[0].why
     assert time.monotonic() - start < 20
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_while_it_judges_and_comes_back_is_asked_again(tmp_path):
+def test_a_server_killed_while_judging_is_asked_again(tmp_path):
     pairs = [Pair("evidence " * 300, f"claim {number} " * 300) for number in range(600)]
     start = partial(
         command, "lexical", "--cache", str(tmp_path / "verdicts.sqlite"), verb="serve-judge"
@@ -199,7 +205,7 @@ def test_a_server_that_is_killed_while_it_judges_and_comes_back_is_asked_again(t
     with start() as (process, url), ThreadPoolExecutor(1) as pool:
         judge = RemoteJudge(url, patience=Patience(retries=200, first=0.1, longest=0.5))
         waiting = pool.submit(judge.judge_batch, pairs)
-        while "faithful_search_pairs_total 0" in httpx.get(f"{url}/metrics").text:
+        while "faithful_search_pairs_total 0" in httpx2.get(f"{url}/metrics").text:
             time.sleep(0.01)
         process.kill()
         process.wait(60)
@@ -209,23 +215,25 @@ def test_a_server_that_is_killed_while_it_judges_and_comes_back_is_asked_again(t
 
 
 @pytest.mark.parametrize("p", [float("nan"), -0.1, 1.1])
-def test_a_verdict_that_is_none_is_passed_on_as_an_abstention_and_concerns_no_other(p):
+def test_an_impossible_verdict_is_an_abstention(p):
     with serving(Noting(odd=p)) as (url, judging):
         odd, fine = asked(url, [Pair("e", "odd"), Pair("e", "x")])
         assert len(judging.cache) == 1
-    assert odd == Verdict(None, None, f"the judge gave p = {p}", "noting") and fine.p == 0.5
+    assert odd == Verdict(None, None, f"the judge gave p = {p}", "noting")
+    assert fine.p == 0.5
 
 
 @pytest.mark.parametrize(
     ("premise", "size", "most"), [("e", 2 * CHUNK + 5, 10**6), ("e" * 200_000, CHUNK, 5 * 10**6)]
 )
-def test_order_and_number_are_kept_over_requests_none_of_which_is_too_large(premise, size, most):
+def test_order_is_kept_over_several_requests(premise, size, most):
     pairs = numbers(size, premise=premise)
     with serving(Noting(), body_bytes=most) as (url, judging):
         assert asked(url, [*reversed(pairs), *pairs]) == Noting().judge_batch(
             [*reversed(pairs), *pairs]
         )
-        assert asked(url, []) == [] and count(judging, "requests", path="/judge", status="413") == 0
+        assert asked(url, []) == []
+        assert count(judging, "requests", path="/judge", status="413") == 0
         assert count(judging, "pairs_judged") == len(pairs)
 
 
@@ -235,19 +243,22 @@ def test_clients_that_a_busy_server_sends_away_come_back():
             pool.map(lambda n: asked(url, numbers(3, n), patience=Patience(retries=60)), range(8))
         )
         refused = count(judging, "requests", path="/judge", status="503")
-    assert found == [Noting().judge_batch(numbers(3, n)) for n in range(8)] and refused
+    assert found == [Noting().judge_batch(numbers(3, n)) for n in range(8)]
+    assert refused
     assert count(judging, "pairs_judged") == 10
 
 
-def test_what_clients_do_wrong_and_waiting_too_long_leave_no_trace_in_the_log(caplog):
+def test_clients_errors_leave_no_traceback_in_the_log(caplog):
     judge = Noting(seconds=0.4)
     with serving(judge, body_bytes=1000) as (url, _):
         for body in (b"{", b"[" * 900, b'{"pairs": 1}', b"x" * 100_000):
-            assert 400 <= httpx.post(f"{url}/judge", content=body).status_code < 500
+            assert 400 <= httpx2.post(f"{url}/judge", content=body).status_code < 500
         [late] = asked(url, numbers(1), timeout=0.1)
-        assert late.abstained and "took longer than 0.1 seconds" in late.why
+        assert late.abstained
+        assert "took longer than 0.1 seconds" in late.why
         assert asked(url, numbers(1))[0].p == 0.5  # judged meanwhile, for a client that had gone
-    assert len(judge.asked) == 1 and not caplog.records
+    assert len(judge.asked) == 1
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(
@@ -264,15 +275,16 @@ def test_what_clients_do_wrong_and_waiting_too_long_leave_no_trace_in_the_log(ca
 def test_what_is_no_verdict_is_not_taken_for_one(answer):
     with running(Service({"/judge": lambda body: {"judge": "odd", **answer}})) as url:
         (found,) = asked(url, numbers(1))
-    assert found.abstained and "does not hold the verdicts" in found.why
+    assert found.abstained
+    assert "does not hold the verdicts" in found.why
 
 
 def test_another_server_and_a_wrong_token_are_told_at_once(monkeypatch):
     with running(Service({})) as url:
-        with pytest.raises(JudgeError, match=r"no served judge .*404"):
+        with pytest.raises(JudgeError, match=r"is not a judge server .*404"):
             asked(url, PAIRS)
-        with pytest.raises(JudgeError, match="no served judge"):
-            is_lexical(RemoteJudge(url))
+        with pytest.raises(JudgeError, match="is not a judge server"):
+            RemoteJudge(url).lexical  # noqa: B018
     with serving(Noting(), token="right") as (url, _):
         monkeypatch.setenv("FAITHFUL_SEARCH_SERVE_TOKEN", "wrong")
         with pytest.raises(
@@ -288,7 +300,8 @@ def test_requests_that_the_server_finds_too_large_are_cut():
     with serving(judge, pairs=10, pair_chars=40) as (url, _):
         *found, last = asked(url, [*numbers(30), Pair("e", "x" * 100)])
     assert [v.p for v in found] == [v.p for v in Noting().judge_batch(numbers(30))]
-    assert last.abstained and "413" in last.why
+    assert last.abstained
+    assert "413" in last.why
     assert max(judge.batches) <= 10 * 8
 
 
@@ -308,14 +321,12 @@ def test_requests_that_the_server_finds_too_large_are_cut():
         (b"\xff", 400, "not JSON"),
     ],
 )
-def test_what_is_no_request_is_refused_with_the_form_that_is_expected(body, status, said):
+def test_a_malformed_request_is_told_the_expected_form(body, status, said):
     with serving(Noting()) as (url, _):
-        answer = httpx.post(f"{url}/judge", content=body)
-    assert (
-        answer.status_code == status
-        and said in answer.json()["error"]
-        and '"premise"' in answer.json()["error"]
-    )
+        answer = httpx2.post(f"{url}/judge", content=body)
+    assert answer.status_code == status
+    assert said in answer.json()["error"]
+    assert '"premise"' in answer.json()["error"]
 
 
 def test_an_answer_by_hand():
@@ -326,15 +337,16 @@ def test_an_answer_by_hand():
                 {"premise": "e", "hypothesis": "abstain"},
             ]
         }
-        answer = httpx.post(f"{url}/judge", json=body)
-        assert httpx.post(f"{url}/judge", json={"pairs": []}).json() == {
+        answer = httpx2.post(f"{url}/judge", json=body)
+        assert httpx2.post(f"{url}/judge", json={"pairs": []}).json() == {
             "judge": "noting",
             "verdicts": [],
         }
-        assert httpx.get(f"{url}/health").json() == {
+        assert httpx2.get(f"{url}/health").json() == {
             "status": "ok",
             "judge": "noting",
             "lexical": False,
+            "reads_queries": True,
         }
     assert answer.json() == {
         "judge": "noting",
@@ -351,7 +363,7 @@ def test_an_answer_by_hand():
 @pytest.mark.parametrize(
     ("judge", "ending"), [(GroundingJudge(), "lexical"), (Noting(), "faithfulness")]
 )
-def test_an_audit_and_the_recipes_name_what_a_served_judge_measured(judge, ending, tmp_path):
+def test_results_of_a_served_judge_are_named_after_it(judge, ending, tmp_path):
     looked = "<think>Where?</think><search>where</search><information>It is in Lima.</information>"
     rows = file_of(
         tmp_path / "rows.jsonl", [{"text": f"{looked}<think>In Lima.</think><answer>Lima</answer>"}]
@@ -371,7 +383,8 @@ def test_an_audit_and_the_recipes_name_what_a_served_judge_measured(judge, endin
         evaluated = default_rewards(
             "search_r1", JudgeArguments("remote", judge_url=url).load_judge()
         )
-    assert done.exit_code == 0 and asked_by_audit > 0, done.output
+    assert done.exit_code == 0, done.output
+    assert asked_by_audit > 0, done.output
     audit = json.loads((tmp_path / "audit.json").read_text())
     assert audit["settings"]["judge"] == f"remote:{judge.name}"
     for found in (audit["rows"], evaluated):
@@ -382,10 +395,11 @@ def test_an_audit_and_the_recipes_name_what_a_served_judge_measured(judge, endin
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_copy_from_a_pickle_a_forked_child_and_one_that_was_closed_can_ask(words):
+def test_pickled_forked_and_closed_clients_can_ask(words):
     expected = words.judge_batch(PAIRS)
     copy = pickle.loads(pickle.dumps(words))
-    assert copy == words and copy.judge_batch(PAIRS) == expected
+    assert copy == words
+    assert copy.judge_batch(PAIRS) == expected
     copy.close()
     assert copy.judge_batch(PAIRS) == expected
     child = os.fork()

@@ -1,9 +1,10 @@
-"""Agreement of judges with labels and each other: the statistics by hand; what is asked, kept and written."""
+"""Agreement of judges with labels and each other: the statistics by hand; what is asked, kept and
+written.
+"""
 
 import json
 import math
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 from paths import SHARED
 
 from faithful_search.errors import ConfigError, DataError, JudgeError
-from faithful_search.judges import GroundingJudge, LexicalJudge, Pair
+from faithful_search.judges import ContainmentJudge, GroundingJudge, Judge, Pair
 from faithful_search.measure.agreement import from_scores, is_scores, labelled, parse_judge, run
 from faithful_search.measure.agreement.labelled import Labelled, load
 from faithful_search.measure.agreement.statistics import (
@@ -26,7 +27,7 @@ from faithful_search.measure.agreement.statistics import (
     fleiss_kappa,
     reliability,
 )
-from faithful_search.rewards.base import Asked, JudgedReward, Score
+from faithful_search.rewards.base import JudgedReward, Score, StepPair
 from faithful_search.trajectory import Trajectory
 
 DRAWS = {"draws": 50}
@@ -52,7 +53,8 @@ EIGHT = (
         (agreement_rate(*two(20, 5, 10, 15)), 0.7),
         # p_o = 35/50 = 0.7; rates 25/50 and 30/50: p_e = 0.5·0.6 + 0.5·0.4 = 0.5; κ = 0.2 / 0.5
         (cohen_kappa(*two(20, 5, 10, 15)), 0.4),
-        # yes counts 3, 2, 0, 1: P_i = 1, 1/3, 1, 1/3, mean 2/3; p = 6/12: P_e = 1/2; κ = (1/6) / (1/2)
+        # yes counts 3, 2, 0, 1: P_i = 1, 1/3, 1, 1/3, mean 2/3; p = 6/12: P_e = 1/2; κ = (1/6) /
+        # (1/2)
         (
             fleiss_kappa(
                 [[True, True, False, True], [True, True, False, False], [True, False, False, False]]
@@ -61,7 +63,8 @@ EIGHT = (
         ),
         # true 0.8, 0.5, 0.3 over false 0.5, 0.1: of six comparisons 2 + 1.5 + 1 are won
         (auroc([True, True, True, False, False], [0.8, 0.5, 0.3, 0.5, 0.1]), 4.5 / 6),
-        # two bins of four: mean p 0.25 with 1 of 4 true, mean p 0.75 with 4 of 4 true: (0 + 0.25) / 2
+        # two bins of four: mean p 0.25 with 1 of 4 true, mean p 0.75 with 4 of 4 true: (0 + 0.25) /
+        # 2
         (calibration_error(*EIGHT, bins=2), 0.125),
         (brier([True, False, False], [1.0, 0.5, 0.2]), (0 + 0.25 + 0.04) / 3),
         # one class, and raters that are constant
@@ -76,7 +79,8 @@ EIGHT = (
 )
 def test_statistics_by_hand(found, expected):
     assert found.value is expected is None or found.value == pytest.approx(expected)
-    assert found.n in (3, 4, 5, 8, 50) and (found.low is None or found.low - 1e-9 <= found.value)
+    assert found.n in (3, 4, 5, 8, 50)
+    assert found.low is None or found.low - 1e-9 <= found.value
 
 
 def test_bins_hold_equally_many_and_keep_ties_together():
@@ -85,7 +89,7 @@ def test_bins_hold_equally_many_and_keep_ties_together():
     assert [(b.p, b.n) for b in lopsided] == [(0.0, 97), (1.0, 3)]
 
 
-def test_what_is_missing_is_counted_and_left_out_and_nothing_left_is_no_value():
+def test_missing_verdicts_are_counted_and_left_out():
     some, nobody, truth = [True, None, True], [None] * 3, [True, False, False]
     for found in (
         cohen_kappa(nobody, truth),
@@ -104,7 +108,7 @@ def test_what_is_missing_is_counted_and_left_out_and_nothing_left_is_no_value():
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30))
-def test_kappa_is_symmetric_blind_to_names_and_one_exactly_when_all_agree_and_both_classes_occur(
+def test_kappa_is_symmetric_and_1_only_for_full_agreement(
     rows,
 ):
     a, b = map(list, zip(*rows, strict=True))
@@ -132,7 +136,8 @@ def test_auroc_is_the_share_of_comparisons_won(rows):
 def test_calibration_is_the_weighted_gap_of_its_bins(rows, bins):
     truth, p = map(list, zip(*rows, strict=True))
     curve = reliability(truth, p, bins)
-    assert sum(b.n for b in curve) == len(rows) and len(curve) <= bins
+    assert sum(b.n for b in curve) == len(rows)
+    assert len(curve) <= bins
     assert [b.p for b in curve] == sorted(b.p for b in curve)
     expected = sum(b.n * abs(b.share - b.p) for b in curve) / len(rows)
     assert calibration_error(truth, p, bins=bins, **DRAWS).value == pytest.approx(
@@ -140,7 +145,7 @@ def test_calibration_is_the_weighted_gap_of_its_bins(rows, bins):
     )
 
 
-def test_pairs_repeated_within_a_group_do_not_narrow_the_interval():
+def test_repeated_pairs_of_a_group_do_not_narrow_the_interval():
     rng = np.random.default_rng(1)
     truth = (rng.random(60) < 0.5).tolist()
     p = [0.5 * label + 0.7 * rng.random() for label in truth]
@@ -148,11 +153,10 @@ def test_pairs_repeated_within_a_group_do_not_narrow_the_interval():
     often = [[value for value in column for _ in range(5)] for column in (truth, p)]
     for measure in (auroc, brier):
         single, grouped, naive = measure(truth, p), measure(*often, groups=groups), measure(*often)
-        assert grouped.n == 60 and naive.n == 300
-        assert (
-            grouped.stderr == pytest.approx(single.stderr, rel=1e-6)
-            and naive.stderr < 0.6 * grouped.stderr
-        )
+        assert grouped.n == 60
+        assert naive.n == 300
+        assert grouped.stderr == pytest.approx(single.stderr, rel=1e-6)
+        assert naive.stderr < 0.6 * grouped.stderr
 
 
 # --- judges beside labels and each other
@@ -198,9 +202,8 @@ def test_judges_beside_labels_and_each_other(tmp_path):
     knows = against(found, "knows")
     assert (knows.agreement.value, knows.kappa.value, knows.auroc.value) == (1.0, 1.0, 1.0)
     assert (knows.pairs, knows.abstained, knows.true, knows.bins) == (12, 0, 0.5, 2)
-    assert knows.calibration.value == pytest.approx(0.25) and knows.brier.value == pytest.approx(
-        0.0625
-    )
+    assert knows.calibration.value == pytest.approx(0.25)
+    assert knows.brier.value == pytest.approx(0.0625)
     assert knows.agreement.n == 6  # groups
     named = [(judge, source) for source in ("a", "b", "all") for judge in asked]
     assert [(row.judge, row.source) for row in found.against] == named
@@ -218,7 +221,7 @@ def test_judges_beside_labels_and_each_other(tmp_path):
     )
 
 
-def test_a_second_run_asks_only_what_is_missing_or_was_abstained_from_and_equal_pairs_once(
+def test_a_second_run_asks_only_what_has_no_verdict(
     tmp_path,
 ):
     row = against(run(rows(), {"r": knowing(3, 4)}, tmp_path, **DRAWS), "r")
@@ -232,7 +235,8 @@ def test_a_second_run_asks_only_what_is_missing_or_was_abstained_from_and_equal_
     again = run(rows(14), {"r": second}, tmp_path, **DRAWS)
     assert list(map(office, second.asked)) == [3, 4, 12, 13]
     assert (against(again, "r").abstained, against(again, "r").pairs) == (0, 14)
-    assert run(rows(14), {"r": third}, tmp_path, **DRAWS) == again and third.asked == []
+    assert run(rows(14), {"r": third}, tmp_path, **DRAWS) == again
+    assert third.asked == []
     moved = Labelled(
         "r3", "The office number 3 moved.", "Oslo", "Where to?", False, "a", "heldout", "g1"
     )
@@ -247,7 +251,7 @@ def test_a_second_run_asks_only_what_is_missing_or_was_abstained_from_and_equal_
 
 
 def test_the_table_and_the_file_hold_every_number(tmp_path):
-    asked = {"lexical": GroundingJudge(), "containment": LexicalJudge(), "r": knowing(0)}
+    asked = {"lexical": GroundingJudge(), "containment": ContainmentJudge(), "r": knowing(0)}
     found = run(rows(), asked, tmp_path, **DRAWS, limit=5)
     text = found.table()
     assert text.splitlines()[0].split()[:4] == ["judge", "labels", "pairs", "true"]
@@ -260,7 +264,8 @@ def test_the_table_and_the_file_hold_every_number(tmp_path):
     )
     assert "Fleiss' κ of 3 judges" in text
     stored = json.loads((tmp_path / "agreement.json").read_text(encoding="utf-8"))
-    assert stored["settings"]["judges"]["r"] == "recorder" and stored["settings"]["pairs"] == {
+    assert stored["settings"]["judges"]["r"] == "recorder"
+    assert stored["settings"]["pairs"] == {
         "a": 5,
         "b": 5,
     }
@@ -272,11 +277,16 @@ def test_the_table_and_the_file_hold_every_number(tmp_path):
 
 
 def test_what_cannot_be_run_is_refused(tmp_path):
-    short = SimpleNamespace(name="short", judge_batch=lambda pairs: [])
+    class Short(Judge):
+        name = "short"
+
+        def judge_batch(self, pairs):
+            return []
+
     for asked, judges, message in (
         (rows(), {}, "at least one judge"),
         ([], {"r": knowing()}, "no labelled rows"),
-        (rows(), {"short": short}, "short gave 0 verdicts for 12 pairs"),
+        (rows(), {"short": Short()}, "short gave 0 verdicts for 12 pairs"),
     ):
         with pytest.raises((ConfigError, DataError, JudgeError), match=message):
             run(asked, judges, tmp_path)
@@ -309,10 +319,10 @@ class Everything(JudgedReward):
 
     name = "info_think"
 
-    def pairs(self, trajectory: Trajectory) -> list[Asked]:
+    def pairs(self, trajectory: Trajectory) -> list[StepPair]:
         offices = [int(word) for word in trajectory.question.split()]
         return [
-            Asked(step, Pair(f"The office number {n} is in Oslo.", "Oslo"))
+            StepPair(step, Pair(f"The office number {n} is in Oslo.", "Oslo"))
             for step, n in enumerate(offices, 1)
         ]
 
@@ -336,18 +346,21 @@ def audited(path, judge, metric="info_think_faithfulness", texts=("0 1", "2 3 4"
     return file_of(path, [*records, {"row": 99, "digest": "dd", "error": "half a line"}])
 
 
-def test_two_audits_are_compared_pair_by_pair_and_with_a_persons_labels(tmp_path):
+def test_two_audits_are_compared_with_a_persons_labels(tmp_path):
     one = audited(tmp_path / "one.jsonl", knowing())
     two = audited(tmp_path / "two.jsonl", GroundingJudge(), "info_think_lexical")
     found = from_scores([one, two], tmp_path / "out", **DRAWS)
-    assert found.judges == ("recorder", "lexical") and found.against == [] and found.curves == {}
+    assert found.judges == ("recorder", "lexical")
+    assert found.against == []
+    assert found.curves == {}
     (row,) = found.between
     assert (row.source, row.agreement.value, row.agreement.n) == (
         "info_think",
         0.5,
         3,
     )  # 0, 2, 4 of six; three rows
-    assert row.kappa.value == 0.0 and (tmp_path / "out" / "agreement.json").exists()
+    assert row.kappa.value == 0.0
+    assert (tmp_path / "out" / "agreement.json").exists()
     for path in (one, two):  # a pair that needed no judge is nobody's verdict
         records = lines_of(path)
         for record in records[:-1]:
@@ -367,13 +380,14 @@ def test_two_audits_are_compared_pair_by_pair_and_with_a_persons_labels(tmp_path
     ] * 2
 
 
-def test_rows_that_are_not_in_both_audits_are_left_out_and_of_one_scored_again_the_last_line_counts(
+def test_rows_of_only_one_audit_are_left_out(
     tmp_path,
 ):
     one = audited(tmp_path / "one.jsonl", knowing(), drop=(1,))
     two = audited(tmp_path / "two.jsonl", knowing(name="b"), texts=("5", "2 3 4", "0 1", "0 1"))
     found = from_scores([one, two], **DRAWS)
-    assert found.between[0].agreement.value == 1.0 and found.settings["pairs"] == {"info_think": 4}
+    assert found.between[0].agreement.value == 1.0
+    assert found.settings["pairs"] == {"info_think": 4}
     assert found.settings["left_out"] == {str(one): 0, str(two): 4}
     silent = audited(tmp_path / "silent.jsonl", knowing(*range(6)))
     silent.write_text(silent.read_text() + one.read_text())  # asked again, and not finished yet
@@ -395,7 +409,9 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
         with pytest.raises((ConfigError, DataError), match=message):
             from_scores(paths)
     labels = file_of(tmp_path / "labels.jsonl", [{"premise": "P", "claim": "C", "label": 1}])
-    assert is_scores(one) and not is_scores(labels) and not is_scores(tmp_path)
+    assert is_scores(one)
+    assert not is_scores(labels)
+    assert not is_scores(tmp_path)
 
 
 REAL = SHARED / "data" / "faithfulness"
@@ -403,7 +419,7 @@ REAL = SHARED / "data" / "faithfulness"
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the labelled data is not here")
 def test_containment_on_the_held_out_rows_is_what_the_docs_say(tmp_path):
-    found = run(load(REAL, "heldout"), {"containment": LexicalJudge()}, tmp_path, **DRAWS)
+    found = run(load(REAL, "heldout"), {"containment": ContainmentJudge()}, tmp_path, **DRAWS)
     assert {row.source: (row.pairs, round(row.agreement.value, 3)) for row in found.against} == {
         "anli": (644, 0.686),
         "attributionbench": (739, 0.528),

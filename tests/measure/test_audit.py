@@ -1,4 +1,6 @@
-"""An audit: what it measures, that nothing is lost or asked twice, and what happens when something is wrong."""
+"""An audit: what it measures, that nothing is lost or asked twice, and what happens when something
+is wrong.
+"""
 
 import io
 import json
@@ -21,9 +23,10 @@ from faithful_search.judges import Verdict
 from faithful_search.judges.endpoint import EndpointJudge
 from faithful_search.measure import workers
 from faithful_search.measure.audit import Audit, audit, bill
-from faithful_search.measure.rows import pick, read_trajectories
 from faithful_search.measure.scores import ScoreLog, read_scores
+from faithful_search.measure.stats import Estimate
 from faithful_search.measure.summary import choose_rows, summarize
+from faithful_search.reading.rows import pick, read_trajectories
 
 REAL = SHARED / "data" / "trajectories"
 INFO_THINK = {"metrics": ["info_think_faithfulness"]}
@@ -39,24 +42,24 @@ def scored(out: Path) -> list[dict]:
 def test_the_scores_and_the_summary_say_what_was_measured(tmp_path):
     path = file_of(tmp_path / "a.jsonl", [rollout(n, n // 2) for n in range(8)])
     found = audit(path, tmp_path / "out", dialect="search_r1")
-    assert (found.rows["exact_match_squad"].value, found.rows["exact_match_squad"].n) == (
+    assert (found.rows["exact_match_unicode"].value, found.rows["exact_match_unicode"].n) == (
         0.25,
         4,
     )  # n are questions
     assert found.rows["info_think_lexical"].value == 1.0
     assert not {"info_think_faithfulness", "evidence_sensitivity"} & found.rows.keys()
     assert (found.n, found.errors, found.abstained, found.complete) == (8, 0, 0, True)
-    assert found.tools.counts == {"search": 8} and found.tools.ratios == {"search": 1.0}
-    assert found.dialects == {"search_r1": 8} and found.settings["judge"] == "lexical"
+    assert found.tools.counts == {"search": 8}
+    assert found.tools.ratios == {"search": 1.0}
+    assert found.dialects == {"search_r1": 8}
+    assert found.settings["judge"] == "lexical"
     first = scored(tmp_path / "out")[0]
     assert (first["row"], first["answer"], first["tools"]) == (1, "Orvik", {"search": 1})
-    assert first["scores"]["exact_match_squad"]["value"] == 1.0
+    assert first["scores"]["exact_match_unicode"]["value"] == 1.0
     assert Audit.from_dict(json.loads((tmp_path / "out" / "audit.json").read_text())) == found
-    assert (
-        "exact_match_squad" in str(found)
-        and "0.250" in str(found)
-        and "100.0%  search" in str(found)
-    )
+    assert "exact_match_unicode" in str(found)
+    assert "0.250" in str(found)
+    assert "100.0%  search" in str(found)
 
 
 def test_several_dialects_are_shown_apart_too(tmp_path):
@@ -69,16 +72,16 @@ def test_several_dialects_are_shown_apart_too(tmp_path):
     found = audit(
         file_of(tmp_path / "a.jsonl", rows), tmp_path / "mixed", metrics=["answer_correctness"]
     )
-    apart = {name: of["exact_match_squad"] for name, of in found.by_dialect.items()}
+    apart = {name: of["exact_match_unicode"] for name, of in found.by_dialect.items()}
     assert {name: (row.n, row.value) for name, row in apart.items()} == {
         "pou": (6, 1.0),
         "search_r1": (4, 0.25),
     }
-    assert found.rows["exact_match_squad"].value == 0.7
+    assert found.rows["exact_match_unicode"].value == 0.7
     assert "by dialect" in str(found)
 
 
-def test_rows_that_cannot_be_read_or_have_no_question_are_counted_and_a_source_scored_as_far_as_it_goes(
+def test_unreadable_rows_are_counted(
     tmp_path,
 ):
     bare = [
@@ -91,26 +94,26 @@ def test_rows_that_cannot_be_read_or_have_no_question_are_counted_and_a_source_s
     )
     path.write_bytes(path.read_bytes()[:-3000])
     found = audit(path, tmp_path / "out", metrics=["protocol_format"])
-    assert (
-        found.errors == 2
-        and 30 < found.n < 44
-        and not found.complete
-        and "cannot read" in found.source_error
-    )
-    assert [item.row for item in found.unread] == [2, 3] and "not JSON" in found.unread[0].why
-    assert found.unasked == 3 and "without a question: 3, each counts as one of its own" in str(
-        found
-    )
+    assert found.errors == 2
+    assert 30 < found.n < 44
+    assert not found.complete
+    assert "cannot read" in found.source_error
+    assert [item.row for item in found.unread] == [2, 3]
+    assert "not JSON" in found.unread[0].why
+    assert found.unasked == 3
+    assert "without a question: 3, each counts as one of its own" in str(found)
 
 
 def test_the_rows_to_show_are_the_worst_and_some_from_everywhere(tmp_path):
     path, scores = rollouts(tmp_path, *range(40)), tmp_path / "out" / "scores.jsonl"
     audit(path, tmp_path / "out", metrics=["answer_correctness"])
-    chosen = choose_rows(scores, "exact_match_squad", 10)
-    assert len(chosen) == 10 and chosen == sorted(set(chosen)) and chosen[-1] > 30
+    chosen = choose_rows(scores, "exact_match_unicode", 10)
+    assert len(chosen) == 10
+    assert chosen == sorted(set(chosen))
+    assert chosen[-1] > 30
     assert (
         len(
-            {line.row for line in read_scores(scores) if line.values["exact_match_squad"] == 0}
+            {line.row for line in read_scores(scores) if line.values["exact_match_unicode"] == 0}
             & {*chosen}
         )
         >= 5
@@ -123,7 +126,8 @@ def test_the_rows_to_show_are_the_worst_and_some_from_everywhere(tmp_path):
 def test_real_files_are_audited_as_they_are(tmp_path, name):
     found = audit(REAL / f"{name}.jsonl.gz", tmp_path / "out", limit=20)
     assert (found.n, found.errors, found.abstained) == (20, 0, 0)
-    assert found.rows["info_think_lexical"].n > 3 and sum(found.tools.counts.values()) > 6
+    assert found.rows["info_think_lexical"].n > 3
+    assert sum(found.tools.counts.values()) > 6
     for line in read_scores(tmp_path / "out" / "scores.jsonl"):
         assert all(cell.value is None or -1 <= cell.value <= 1 for cell in line.scores.values())
 
@@ -135,14 +139,13 @@ def test_a_judge_is_asked_once_a_batch_and_once_for_each_pair(tmp_path):
     judge = CountingJudge()
     path = file_of(tmp_path / "a.jsonl", [rollout(n % 8) for n in range(16)])
     found = audit(path, tmp_path / "out", judge=judge, metrics=JUDGED)
-    assert judge.calls <= 2 and len(judge.asked) == len(set(judge.asked)) > 16
-    assert (
-        found.rows["info_think_faithfulness"].value == 1.0
-        and found.settings["judge"] == "counting@1"
-    )
+    assert judge.calls <= 2
+    assert len(judge.asked) == len(set(judge.asked)) > 16
+    assert found.rows["info_think_faithfulness"].value == 1.0
+    assert found.settings["judge"] == "counting@1"
 
 
-def test_a_judge_that_dies_on_the_way_leaves_whole_rows_and_a_metric_that_fails_costs_one_cell(
+def test_a_judge_that_dies_leaves_whole_rows(
     tmp_path,
 ):
     class Dying(CountingJudge):
@@ -165,7 +168,8 @@ def test_a_judge_that_dies_on_the_way_leaves_whole_rows_and_a_metric_that_fails_
     assert (item.row, item.metric) == (
         4,
         "info_think_faithfulness",
-    ) and "failed: RuntimeError" in item.why
+    )
+    assert "failed: RuntimeError" in item.why
     assert all(found.rows[name].value == 1.0 for name in metrics)
 
 
@@ -178,11 +182,14 @@ def test_a_misbehaving_server_costs_only_the_rows_it_failed_on(tmp_path, mode):
     with StubServer(mode=mode, faults=5, retry_after="60") as server:
         judge = judge_at(server, retries=0, timeout=0.5, patience=5.0, concurrency=2)
         first = audit(path, out, judge=judge, metrics=metrics)
-        assert 0 < first.abstained <= 5 and first.n == 12 and not first.complete
+        assert 0 < first.abstained <= 5
+        assert first.n == 12
+        assert not first.complete
         missing = {line.row for line in read_scores(out / "scores.jsonl") if not line.complete}
-        assert missing == {item.row for item in first.unjudged} and len(missing) == first.abstained
+        assert missing == {item.row for item in first.unjudged}
+        assert len(missing) == first.abstained
         assert first.rows["protocol_format"].value == 1.0  # what needs no judge is there
-        assert all(item.why.startswith("the judge abstained: ") for item in first.unjudged)
+        assert all(item.why.startswith("no verdict: ") for item in first.unjudged)
         before = server.calls
         assert audit(path, out, judge=judge, metrics=metrics).complete
         assert (
@@ -207,7 +214,7 @@ def test_a_server_that_refuses_stops_the_audit(tmp_path, mode):
         assert audit(path, out, judge=judge, **INFO_THINK).complete
 
 
-def test_an_estimate_asks_nothing_and_counts_what_an_audit_then_asks_over_its_runs_and_of_whom(
+def test_an_estimate_counts_what_the_audit_will_ask(
     tmp_path,
 ):
     path, metrics = (
@@ -221,7 +228,8 @@ def test_an_estimate_asks_nothing_and_counts_what_an_audit_then_asks_over_its_ru
             r"20 rows: about 40 calls, ([\d,]+) \+ ([\d,]+) tokens, cost ([\d.]+), ", found
         )
         asked, answered, cost = (float(number.replace(",", "")) for number in told.groups())
-        assert server.calls == 0 and cost == pytest.approx((asked + 2 * answered) / 1e6, abs=1e-4)
+        assert server.calls == 0
+        assert cost == pytest.approx((asked + 2 * answered) / 1e6, abs=1e-4)
         assert (
             audit(path, tmp_path / "out", judge=judge, metrics=metrics, limit=12).usage["calls"]
             == 24
@@ -237,17 +245,20 @@ def test_an_estimate_asks_nothing_and_counts_what_an_audit_then_asks_over_its_ru
 def test_a_second_run_asks_only_about_what_is_missing(tmp_path):
     path, out = rollouts(tmp_path, *range(20)), tmp_path / "out"
     first = audit(path, out, judge=CountingJudge(silent_on("Lighthouse 7 ")), metrics=JUDGED)
-    assert first.abstained == 1 and first.rows["info_think_faithfulness"].abstained == 1
-    assert (first.unjudged[0].row, first.unjudged[0].why) == (8, "the judge abstained: timed out")
+    assert first.abstained == 1
+    assert first.rows["info_think_faithfulness"].abstained == 1
+    assert (first.unjudged[0].row, first.unjudged[0].why) == (8, "no verdict: timed out")
     assert first.rows["info_think_faithfulness"].value == 1.0  # never counted as zero
     again, never = CountingJudge(), CountingJudge()
     second = audit(path, out, judge=again, metrics=JUDGED)
     assert {pair.question for pair in again.asked} == {"Where is lighthouse 7?"}
-    assert second.complete and [line["row"] for line in scored(out)] == list(range(1, 21))
-    assert audit(path, out, judge=never, metrics=JUDGED) == second and never.asked == []
+    assert second.complete
+    assert [line["row"] for line in scored(out)] == list(range(1, 21))
+    assert audit(path, out, judge=never, metrics=JUDGED) == second
+    assert never.asked == []
 
 
-def test_a_limit_is_the_beginning_of_the_whole_and_rows_that_moved_are_recognised(tmp_path):
+def test_a_limit_takes_the_first_rows(tmp_path):
     path, out = rollouts(tmp_path, *range(9)), tmp_path / "out"
     for limit, asked in ((4, 4), (None, 5), (2, 0)):
         judge = CountingJudge()
@@ -275,7 +286,8 @@ def test_half_a_last_line_and_a_damaged_one_are_scored_again(tmp_path):
         b"".join([*parts[:2], b"garbage\n", *parts[3:5], parts[5][:50]]),
     ):
         scores.write_bytes(broken)
-        assert audit(path, out) == whole and scores.read_bytes() == good
+        assert audit(path, out) == whole
+        assert scores.read_bytes() == good
 
 
 PAID = """
@@ -290,7 +302,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_after_an_interruption_only_the_rest_is_asked_also_without_a_cache(tmp_path, how):
+def test_after_an_interruption_only_the_rest_is_asked(tmp_path, how):
     sent = []
 
     def interrupting(messages):
@@ -306,25 +318,24 @@ def test_after_an_interruption_only_the_rest_is_asked_also_without_a_cache(tmp_p
         )
         said = running.communicate(timeout=60)[1]
         assert how == signal.SIGKILL or re.search(rb"64 lines are in .*, run the same again", said)
-        assert server.calls < 200 and [
-            line.row for line in read_scores(out / "scores.jsonl")
-        ] == list(range(1, 65))
+        assert server.calls < 200
+        assert [line.row for line in read_scores(out / "scores.jsonl")] == list(range(1, 65))
         audit(path, out, judge=judge_at(server, concurrency=2), **INFO_THINK)
-        # also the answers of rows that were not yet written are kept; when it was killed two were under way
+        # also the answers of rows that were not yet written are kept; when it was killed two were
+        # under way
         assert 0 <= server.calls - 200 <= (2 if how == signal.SIGKILL else 0)
-    assert [line["row"] for line in scored(out)] == list(range(1, 201)) and not (
-        out / "answers.sqlite"
-    ).exists()
+    assert [line["row"] for line in scored(out)] == list(range(1, 201))
+    assert not (out / "answers.sqlite").exists()
 
 
 # what is refused
 
 
-def test_other_settings_are_refused_by_name_and_overwrite_begins_anew(tmp_path):
+def test_different_settings_are_refused_by_name(tmp_path):
     path, out = rollouts(tmp_path, *range(3)), tmp_path / "out"
     audit(path, out)
     before = (out / "scores.jsonl").read_bytes()
-    with pytest.raises(ConfigError, match=r"how: 'squad' there, 'pokee' now.*--overwrite"):
+    with pytest.raises(ConfigError, match=r"how: 'unicode' there, 'pokee' now.*--overwrite"):
         audit(path, out, how="pokee")
     with pytest.raises(ConfigError, match="judge: 'lexical' there, 'counting@1' now"):
         audit(path, out, judge=CountingJudge())
@@ -333,11 +344,11 @@ def test_other_settings_are_refused_by_name_and_overwrite_begins_anew(tmp_path):
     assert (out / "scores.jsonl").read_bytes() == before
     assert "f1_pokee" in audit(path, out, how="pokee", resume=False).rows
     (out / "audit.json").unlink()
-    with pytest.raises(ConfigError, match="does not say how what lies there was made"):
+    with pytest.raises(ConfigError, match="has no settings record"):
         audit(path, out, how="pokee")
 
 
-def test_what_makes_no_sense_and_nowhere_to_write_are_errors_before_anything_is_written(tmp_path):
+def test_bad_settings_fail_before_anything_is_written(tmp_path):
     path, out, taken = rollouts(tmp_path, 0), tmp_path / "out", tmp_path / "taken"
     (taken / "scores.jsonl").mkdir(parents=True)
     for source, folder, settings, message in (
@@ -364,6 +375,23 @@ def test_a_full_disk_is_an_error_that_says_what_was_kept(tmp_path):
     with log, pytest.raises(DataError, match=r"No space left.*1 lines are in it"):
         log.add({2: b'{"row":2,"digest":"b"}\n'})
     assert [line.row for line in read_scores(log.path)] == [1]
+
+
+@pytest.fixture
+def small_disk():
+    """A limit of 500 bytes for a file, as a disk that is full in the midst of a write."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (500, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_whole_lines_of_a_failed_write_are_counted(tmp_path, small_disk):
+    lines = {n: b'{"row":%04d,"digest":"abcd"}\n' % n for n in range(1, 101)}  # 29 bytes each
+    with ScoreLog(tmp_path / "scores.jsonl") as log:
+        small_disk()
+        with pytest.raises(DataError, match=f"; {500 // 29} lines are in it, run again to go on"):
+            log.add(lines)
 
 
 # processes, memory, files
@@ -409,7 +437,8 @@ def test_a_script_that_guards_nothing_is_told_what_to_do(tmp_path):
     told = [
         line for line in done.stderr.splitlines() if "ConfigError: " in line
     ]  # workers may end later, and say more
-    assert done.returncode == 1 and '`if __name__ == "__main__":`' in told[-1]
+    assert done.returncode == 1
+    assert '`if __name__ == "__main__":`' in told[-1]
 
 
 def test_of_a_file_one_row_and_of_a_row_a_few_numbers_are_kept(tmp_path):
@@ -439,9 +468,7 @@ def test_of_a_file_one_row_and_of_a_row_a_few_numbers_are_kept(tmp_path):
     assert found.n == found.rows["a"].n == count
 
 
-def test_the_standard_input_replaces_the_kept_one_only_when_the_audit_goes_on(
-    tmp_path, monkeypatch
-):
+def test_a_refused_audit_keeps_the_earlier_standard_input(tmp_path, monkeypatch):
     def piped(*numbers, **settings):
         monkeypatch.setattr(
             "sys.stdin", io.TextIOWrapper(io.BytesIO(rollouts(tmp_path, *numbers).read_bytes()))
@@ -451,7 +478,7 @@ def test_the_standard_input_replaces_the_kept_one_only_when_the_audit_goes_on(
     assert piped(0, 1, 2).n == 3
     kept = tmp_path / "out" / "source.jsonl"
     before = kept.read_bytes()
-    with pytest.raises(ConfigError, match="other settings"):
+    with pytest.raises(ConfigError, match="different settings"):
         piped(0, how="pokee")
     with (
         ScoreLog(tmp_path / "out" / "scores.jsonl"),
@@ -459,7 +486,8 @@ def test_the_standard_input_replaces_the_kept_one_only_when_the_audit_goes_on(
     ):
         piped(0)
     assert kept.read_bytes() == before
-    assert piped(0, 1).n == 2 and kept.read_bytes() != before
+    assert piped(0, 1).n == 2
+    assert kept.read_bytes() != before
 
 
 @pytest.mark.parametrize("out", ["", "audit"])
@@ -468,3 +496,22 @@ def test_an_audit_within_its_source_is_no_source(tmp_path, out):
     for _ in range(2):
         found = audit(tmp_path, tmp_path / out, workers=1)
         assert (found.n, found.errors) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("left_out", "primary"),
+    [
+        ({"info_think_lexical": 0, "answer_support_lexical": 0}, "info_think_lexical"),
+        ({"info_think_lexical": 5, "answer_support_lexical": 0}, "info_think_lexical"),
+        ({"info_think_lexical": 6, "answer_support_lexical": 0}, "answer_support_lexical"),
+        ({"info_think_lexical": 8, "answer_support_lexical": 7}, "answer_support_lexical"),
+        ({"info_think_lexical": 10}, None),
+        ({"protocol_format": 0}, None),
+    ],
+)
+def test_what_sorts_rows_says_something_of_most_of_them(left_out, primary):
+    rows = {
+        name: Estimate(None if count == 10 else 0.5, None, None, 1, None, not_applicable=count)
+        for name, count in left_out.items()
+    }
+    assert Audit(n=10, rows=rows).primary == primary

@@ -1,4 +1,6 @@
-"""The report page: what it shows, and that nothing an agent or a tool wrote can run in it or break it."""
+"""The report page: what it shows, and that nothing an agent or a tool wrote can run in it or break
+it.
+"""
 
 import re
 from html.parser import HTMLParser
@@ -102,40 +104,35 @@ def test_the_policy_names_the_pages_own_script_and_style(tmp_path):
     for tag in ("script", "style"):
         inner = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)[1]
         assert f"{tag}-src '{audit_page.digest(inner)}'" in policy
-    assert "unsafe" not in policy and " style=" not in re.sub(
-        r"<(script|style)>.*?</\1>", "", text, flags=re.DOTALL
-    )
+    assert "unsafe" not in policy
+    assert " style=" not in re.sub(r"<(script|style)>.*?</\1>", "", text, flags=re.DOTALL)
 
 
 def test_the_page_says_what_was_measured_and_how_sure_that_is(tmp_path):
     page = make(tmp_path, [rollout(n) for n in range(4)])
     text, shown = page.read_text(encoding="utf-8"), plain(page)
     told = [re.sub(r"<[^>]+>", "", line) for line in re.findall(r'<p class="told">(.*?)</p>', text)]
-    assert told[0].startswith(
-        "Best: in 100% (95% interval 51% to 100%), answers contain a gold answer"
+    right, best, worst, sure = told
+    assert right.startswith(
+        "Right: of 4 questions, in 100% the answer is a gold answer, in 100% it"
     )
-    assert told[1].startswith("Worst: in 0%") and told[2].startswith(
-        "How sure: 4 trajectories are measured"
-    )
-    assert (
-        "judge: lexical" in text.partition("</header>")[0]
-        and "faithful-search 0" in text.partition("</header>")[0]
-    )
-    assert (
-        "Audit of rollouts.jsonl" in shown
-        and "4 trajectories scored" in shown
-        and "helpful, cites E1" in shown
-    )
-    assert text.count('class="evidence cited"') == 4 and text.count('class="evidence"') == 4
-    assert (
-        "does each call follow from its thought? (words are compared, which is no judge)" in shown
-    )
+    assert best.startswith("Best: in 100% (95% interval 51% to 100%), ")
+    assert worst.startswith("Worst: in only 0%")
+    assert sure.startswith("How sure: 4 trajectories measured")
+    assert "judge: lexical" in text.partition("</header>")[0]
+    assert "faithful-search 0" in text.partition("</header>")[0]
+    assert "Audit of rollouts.jsonl" in shown
+    assert "4 trajectories scored" in shown
+    assert "helpful, cites E1" in shown
+    assert text.count('class="evidence cited"') == 4
+    assert text.count('class="evidence"') == 4
+    assert "does each call follow from its thought? (words are compared, not meaning)" in shown
     assert re.search(
         r"nested ?4 ?Vienna lies on the Danube\.", shown
     )  # a kind of issue, and one of them
 
 
-def test_reasons_stand_at_their_steps_and_say_why_a_metric_does_not_apply(tmp_path):
+def test_reasons_stand_at_their_steps(tmp_path):
     call = ToolCall("search", {"query": "Vienna"}, "")
     search = Step(think="Vienna?", call=call, evidence=(Evidence("Graz.", id="D1"),))
     last = Step(think="So.", answer="Vienna lies here. Linz lies there.")
@@ -147,9 +144,12 @@ def test_reasons_stand_at_their_steps_and_say_why_a_metric_does_not_apply(tmp_pa
     first, second, third = (
         shown.split(f"step {n}")[-1].split(f"step {n + 1}")[0] for n in (1, 2, 3)
     )
-    assert "repeated_calls counts against it" in second and "repeated_calls" not in first + third
-    assert "“Vienna lies here.”" in third and "“Linz lies there.”" in third
-    assert "n/a citation_validity" in shown and "has no verdicts to check" in shown
+    assert "repeated_calls counts against it" in second
+    assert "repeated_calls" not in first + third
+    assert "“Vienna lies here.”" in third
+    assert "“Linz lies there.”" in third
+    assert "n/a citation_validity" in shown
+    assert "has no verdicts to check" in shown
     # what should not happen is good when it does not
     assert '<span class="chip low">unused_evidence_lexical <b>1.00</b>' in page.read_text(
         encoding="utf-8"
@@ -203,29 +203,33 @@ def test_in_a_browser_nothing_runs_and_nothing_overflows(browser, hostile_page, 
     assert page.locator("img, iframe, a:not([href^='#'])").count() == 0
     assert page.locator("footer").is_visible()
     interval = page.locator(".metrics td", has_text="[").first
-    assert (
-        interval.is_visible()
-        and interval.bounding_box()["x"] + interval.bounding_box()["width"] <= width
-    )
+    assert interval.is_visible()
+    assert interval.bounding_box()["x"] + interval.bounding_box()["width"] <= width
     page.close()
 
 
-def test_in_a_browser_metrics_bars_and_kinds_of_issues_lead_to_their_rows(browser, tmp_path):
+def test_metrics_bars_and_issues_lead_to_their_rows(browser, tmp_path):
     clean = [
         msgspec.structs.replace(rollout(n), steps=rollout(n).steps[:1], answer=None) for n in (1, 2)
     ]
     page, problems = opened(browser, make(tmp_path, [*clean, rollout(3)]), 1280)
-    shown = lambda: page.eval_on_selector_all(
-        ".rollout:not([hidden])", "items => items.map((item) => item.id)"
-    )  # noqa: E731
+
+    def shown():
+        selector, ids = ".rollout:not([hidden])", "items => items.map((item) => item.id)"
+        return page.eval_on_selector_all(selector, ids)
+
     page.click(".kind a")
-    assert shown() == ["row-3"] and page.input_value("#issue") == "nested"
-    page.click(".metrics a:has-text('exact_match_squad')")
-    assert shown() == ["row-1", "row-2", "row-3"] and page.input_value("#order") == "worst"
-    page.click("figure:has-text('exact_match_squad') a[aria-label^='0.95']")
-    assert shown() == ["row-3"] and page.input_value("#least") == "0.95"
-    page.click(".told a")
-    assert page.input_value("#order") == "best" and not problems
+    assert shown() == ["row-3"]
+    assert page.input_value("#issue") == "nested"
+    page.click(".metrics a:has-text('sub_em_unicode')")
+    assert shown() == ["row-1", "row-2", "row-3"]
+    assert page.input_value("#order") == "worst"
+    page.click("figure:has-text('exact_match_unicode') a[aria-label^='0.95']")
+    assert shown() == ["row-3"]
+    assert page.input_value("#least") == "0.95"
+    page.click(".told:has-text('Best') a")
+    assert page.input_value("#order") == "best"
+    assert not problems
     page.close()
 
 
@@ -235,9 +239,8 @@ def test_in_a_browser_it_can_be_printed_and_linked_to(browser, hostile_page):
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(251, 250, 248)"
     page.emulate_media(media="screen")
     page.goto(f"{hostile_page.as_uri()}#row-2-step-2")
-    assert page.locator("#row-2-step-2").is_visible() and not page.locator("#row-3").evaluate(
-        "item => item.open"
-    )
+    assert page.locator("#row-2-step-2").is_visible()
+    assert not page.locator("#row-3").evaluate("item => item.open")
     page.goto(f"{hostile_page.as_uri()}#row-99")
     assert page.inner_text("#shown") == "row 99 is not on this page: --report-rows shows more"
     page.close()
@@ -258,6 +261,36 @@ def test_words_that_stand_nowhere_before_are_marked(tmp_path):
     ]
 
 
+@pytest.fixture(scope="module")
+def cited(tmp_path_factory):
+    """The page of an answer that cites a passage, and one that was never returned."""
+    answer = "Vienna lies on the Danube [1]. Graz lies on the Mur [7]."
+    evidence = (Evidence("Vienna lies on the Danube.", "Vienna", "E1"),)
+    steps = (Step(call=ToolCall("search"), evidence=evidence), Step(answer=answer))
+    found = Trajectory(steps, "Where?", answer, dialect="openai")
+    return make(tmp_path_factory.mktemp("cited"), [found])
+
+
+def test_a_citation_leads_to_its_passage(cited):
+    places = {attrs.get("id") for tag, attrs in elements(cited) if tag == "details"}
+    links = {attrs.get("href") for tag, attrs in elements(cited) if tag == "a"}
+    assert "#row-1-step-1-passage-1" in links & {f"#{place}" for place in places}
+
+
+def test_a_citation_without_a_passage_is_shown_so(cited):
+    assert "[1]: Vienna; [7] was never returned" in plain(cited)
+
+
+def test_a_cited_passage_is_open(cited):
+    (passage,) = [attrs for _, attrs in elements(cited) if attrs.get("class") == "evidence cited"]
+    assert "open" in passage
+
+
+def test_a_mark_is_no_word_that_stands_nowhere(cited):
+    _, answer = cited.read_text(encoding="utf-8").split('<div class="text answer">')
+    assert re.findall(r"<mark>(.*?)</mark>", answer.partition("</div>")[0]) == ["Graz", "Mur"]
+
+
 def test_long_rows_are_folded_and_make_no_long_page(tmp_path):
     long = "Danube water. " * 20_000
     search = Step(
@@ -270,5 +303,6 @@ def test_long_rows_are_folded_and_make_no_long_page(tmp_path):
     made = make(tmp_path, rows, metrics=["protocol_format"])
     assert made.stat().st_size < 250_000
     text = made.read_text(encoding="utf-8")
-    assert "20,000 characters more" in text and "258,499 characters are not on this page" in text
+    assert "20,000 characters more" in text
+    assert "258,499 characters are not on this page" in text
     assert "and 101 steps more, in the file" in text

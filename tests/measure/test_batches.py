@@ -1,4 +1,6 @@
-"""Batches of rows with their scores: equal to an audit's, in the form in which they came, wherever they are scored."""
+"""Batches of rows with their scores: equal to an audit's, in the form in which they came, wherever
+they are scored.
+"""
 
 import pickle
 
@@ -24,22 +26,20 @@ def test_a_batch_gets_the_scores_of_an_audit(tmp_path):
         wanted = [row["scores"][name]["value"] for row in rows[:6]]
         assert [None if np.isnan(value) else value for value in scored[name][:6]] == wanted, name
     assert scored["output"] is COLUMNS["output"]
-    assert (
-        scored["calls"].tolist() == [1.0] * 6 + [0.0]
-        and scored["read_as"].tolist() == ["search_r1"] * 7
-    )
+    assert scored["calls"].tolist() == [1.0] * 6 + [0.0]
+    assert scored["read_as"].tolist() == ["search_r1"] * 7
 
 
-def test_a_row_that_cannot_be_read_says_why_and_a_missing_verdict_is_no_zero():
+def test_an_unread_row_says_why_and_no_verdict_is_no_zero():
     judge = CountingJudge(silent_on("Lighthouse 2 "))
     scored = fs.BatchScorer(("answer_correctness", "info_think_faithfulness"), judge)(COLUMNS)
-    assert scored["read_error"][0] == "" and "no dialect fits" in scored["read_error"][6]
-    assert (
-        np.isnan(scored["exact_match_squad"][6])
-        and np.isnan(scored["calls"][6])
-        and scored["f1_squad"][0] == 1.0
-    )
-    assert np.isnan(scored["info_think_faithfulness"][2]) and scored["abstained"].tolist()[:4] == [
+    assert scored["read_error"][0] == ""
+    assert "no dialect fits" in scored["read_error"][6]
+    assert np.isnan(scored["exact_match_unicode"][6])
+    assert np.isnan(scored["calls"][6])
+    assert scored["f1_unicode"][0] == 1.0
+    assert np.isnan(scored["info_think_faithfulness"][2])
+    assert scored["abstained"].tolist()[:4] == [
         0.0,
         0.0,
         1.0,
@@ -47,7 +47,7 @@ def test_a_row_that_cannot_be_read_says_why_and_a_missing_verdict_is_no_zero():
     ]
 
 
-def test_half_a_character_in_one_row_leaves_every_row_its_score_and_no_column_is_replaced():
+def test_half_a_character_leaves_every_row_its_score():
     texts = [text.replace("<think>", "<think>\ud800") for text in COLUMNS["output"][:2]] + COLUMNS[
         "output"
     ][2:]
@@ -55,7 +55,7 @@ def test_half_a_character_in_one_row_leaves_every_row_its_score_and_no_column_is
         fs.BatchScorer(("answer_correctness",)),
         {**COLUMNS, "output": texts, "more": [np.arange(2)] * 7},
     )
-    assert scorer(changed)["f1_squad"][:6].tolist() == scorer(COLUMNS)["f1_squad"][:6].tolist()
+    assert scorer(changed)["f1_unicode"][:6].tolist() == scorer(COLUMNS)["f1_unicode"][:6].tolist()
     with pytest.raises(ConfigError, match="has columns calls already: give a prefix"):
         scorer({**COLUMNS, "calls": [1] * 7})
 
@@ -65,15 +65,11 @@ def test_it_travels_and_serves_datasets_pandas_and_spark():
     plain = scorer(COLUMNS)
     assert pickle.loads(pickle.dumps(scorer)) == scorer
     frame = pickle.loads(pickle.dumps(scorer))(pandas.DataFrame(COLUMNS))
-    assert (
-        frame["fs_f1_squad"].tolist()[:6] == plain["fs_f1_squad"].tolist()[:6]
-        and len(frame.columns) == 13
-    )
+    assert frame["fs_f1_unicode"].tolist()[:6] == plain["fs_f1_unicode"].tolist()[:6]
+    assert len(frame.columns) == 14
     [again] = scorer.frames(iter([pandas.DataFrame(COLUMNS)]))
     assert again.equals(frame)
     assert [part.split()[0] for part in scorer.schema.split(", ")] == list(frame.columns[4:])
     mapped = datasets.Dataset.from_dict(COLUMNS).map(scorer, batched=True, batch_size=3)
-    assert (
-        mapped["fs_f1_squad"][:6] == plain["fs_f1_squad"].tolist()[:6]
-        and mapped["fs_read_as"][0] == "search_r1"
-    )
+    assert mapped["fs_f1_unicode"][:6] == plain["fs_f1_unicode"].tolist()[:6]
+    assert mapped["fs_read_as"][0] == "search_r1"

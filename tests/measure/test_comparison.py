@@ -1,4 +1,6 @@
-"""Audits and evaluations side by side: what is paired with what, and what is said of the differences."""
+"""Audits and evaluations side by side: what is paired with what, and what is said of the
+differences.
+"""
 
 import json
 import re
@@ -26,7 +28,7 @@ def right(number: int) -> dict:
     return {**rollout(number), "answers": [PLACES[number % 4]]}
 
 
-def test_audits_are_paired_by_question_and_each_is_compared_with_the_first(tmp_path):
+def test_audits_are_paired_with_the_first_by_question(tmp_path):
     audited(tmp_path / "a", [rollout(n) for n in range(12)])  # three of twelve are right
     audited(
         tmp_path / "b", [right(n) for n in range(19, 3, -1)]
@@ -35,34 +37,34 @@ def test_audits_are_paired_by_question_and_each_is_compared_with_the_first(tmp_p
         [tmp_path / "a" / "audit", tmp_path / "b" / "audit" / "scores.jsonl"]
     )
     found = compare([first, second])
-    assert found.names == [f"{tmp_path}/a/audit", f"{tmp_path}/b/audit"] and found.shared == [8]
-    assert [row.value for row in found.rows["exact_match_squad"]] == [0.25, 1.0]
-    change = found.differences["exact_match_squad"][0]
-    assert (change.value, change.n) == (0.75, 8) and change.low > 0
-    [(title, lines)] = found.told().items()
-    assert title.endswith("on 8 shared questions") and lines[0].startswith(
-        "better: exact_match_squad (+0.750"
-    )
+    assert found.names == [f"{tmp_path}/a/audit", f"{tmp_path}/b/audit"]
+    assert found.shared == [8]
+    assert [row.value for row in found.rows["exact_match_unicode"]] == [0.25, 1.0]
+    change = found.differences["exact_match_unicode"][0]
+    assert (change.value, change.n) == (0.75, 8)
+    assert change.low > 0
+    assert found.title(0).endswith("on 8 shared questions")
+    assert found.clear(0)["better"]["exact_match_unicode"] == change
     assert found.notes == []
-    asked = changes([first, second], "exact_match_squad")
-    assert len(asked) == 6 and asked[0].values == [0.0, 1.0]
+    asked = changes([first, second], "exact_match_unicode")
+    assert len(asked) == 6
+    assert asked[0].values == [0.0, 1.0]
     number = int(re.search(r"\d+", asked[0].question)[0])
     assert asked[0].rows == [[number + 1], [20 - number]]
 
 
-def test_rows_without_a_question_are_paired_by_id_and_other_ways_of_measuring_are_named(tmp_path):
+def test_rows_without_a_question_are_paired_by_id(tmp_path):
     bare = [
         {name: value for name, value in rollout(n).items() if name != "question"} for n in range(6)
     ]
     audited(tmp_path / "a", bare)
     audited(tmp_path / "b", [*bare, {"output": bare[0]["output"]}], how="pokee")
     found = compare(open_sides([tmp_path / "a" / "audit", tmp_path / "b" / "audit"]))
-    assert found.shared == [6] and found.differences["f1_pokee"][0].value is None
+    assert found.shared == [6]
+    assert found.differences["f1_pokee"][0].value is None
     told = "\n".join(found.notes)
-    assert (
-        "1 rows without question and id are in no pair" in told
-        and "how: 'squad' there, 'pokee' here" in told
-    )
+    assert "1 rows without question and id are in no pair" in told
+    assert "how: 'unicode' there, 'pokee' here" in told
 
 
 def test_what_shares_nothing_or_has_not_ended_is_refused(tmp_path):
@@ -89,7 +91,7 @@ def evaluation(values: list[float | None]) -> Evaluation:
     )
 
 
-def test_the_evaluations_of_runs_are_compared_and_one_can_be_named(tmp_path):
+def test_evaluations_of_runs_are_compared_or_one_is_named(tmp_path):
     zeros, ones = evaluation([0.0] * 6 + [None]), evaluation([1.0] * 7)
     for name, after in (("pou", ones), ("veritas", zeros)):
         write_metrics(
@@ -104,7 +106,7 @@ def test_the_evaluations_of_runs_are_compared_and_one_can_be_named(tmp_path):
         open_sides([f"{tmp_path}/pou#none"])
 
 
-def test_the_command_prints_a_table_and_links_the_page_to_the_reports(tmp_path, monkeypatch):
+def test_the_command_prints_a_table_and_links_reports(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, make in (("a", rollout), ("b", right), ("c", right)):
         found = audited(tmp_path / name, [make(n) for n in range(6)])
@@ -116,8 +118,71 @@ def test_the_command_prints_a_table_and_links_the_page_to_the_reports(tmp_path, 
         )
     done = invoked("compare", "a/audit", "b/audit", "c/audit", "--out", "out")
     assert done.exit_code == 0, done.output
-    assert "b/audit − a/audit" in done.output and "better: exact_match_squad (+0.667" in done.output
+    assert "b/audit − a/audit" in done.output
+    assert re.search(
+        r"better:\n +exact_match_unicode +\+0\.667 .*is the answer a gold", done.output
+    )
     assert json.loads((tmp_path / "out" / "comparison.json").read_text())["shared"] == [6, 6]
     text = (tmp_path / "out" / "comparison.html").read_text()
     assert '<a href="../b/audit/report.html#row-2">row 2</a>' in text
     assert "<script" not in text
+
+
+def named(rows: dict[str, list[float]]) -> Evaluation:
+    """An evaluation with these rows, over as many questions as each has values."""
+    many = len(next(iter(rows.values())))
+    estimates = {name: mean_ci(values) for name, values in rows.items()}
+    return Evaluation(estimates, [f"q{n}" for n in range(many)], rows, {})
+
+
+FALLING = ("decorated", "answer_first", "memory_share", "repeated_calls", "unused_evidence_lexical")
+RISING = ("exact_match", "follow_rate", "valid_format", "no_on_blank", "answer_support_facts")
+NEITHER = ("calls", "self_rubric", "a_row_of_my_own")
+
+
+@pytest.fixture
+def sides(tmp_path):
+    """A run before and after training, in which the rows of `FALLING` fell and all others rose."""
+    low, high = [0.0] * 8, [1.0] * 8
+    before = {name: high if name in FALLING else low for name in FALLING + RISING + NEITHER}
+    after = {name: low if name in FALLING else high for name in before}
+    write_metrics(tmp_path / "metrics.json", {"before": named(before), "after": named(after)})
+    return open_sides([f"{tmp_path}#before", f"{tmp_path}#after"])
+
+
+@pytest.mark.parametrize("name", FALLING + RISING)
+def test_what_gets_better_is_called_better(sides, name):
+    assert name in compare(sides).clear(0)["better"]
+
+
+@pytest.mark.parametrize("name", FALLING + RISING)
+def test_the_other_way_round_it_is_called_worse(sides, name):
+    assert name in compare(sides[::-1]).clear(0)["worse"]
+
+
+@pytest.mark.parametrize("name", NEITHER)
+def test_what_is_neither_good_nor_bad_is_called_higher(sides, name):
+    assert name in compare(sides).clear(0)["higher"]
+
+
+def test_the_table_has_an_arrow_for_the_better_way(sides):
+    arrows = {row[0]: row[1] for row in compare(sides).table()}
+    assert (arrows["decorated"], arrows["exact_match"], arrows["calls"]) == ("↓", "↑", "")
+
+
+def test_how_many_would_be_marked_by_chance_is_a_whole_sentence(sides):
+    sentence = "Of 13 differences about 1 would be marked by chance, if nothing differed."
+    assert sentence in str(compare(sides))
+
+
+def test_a_row_of_the_page_has_bars_of_sides_and_difference(sides, tmp_path):
+    found = compare(sides)
+    text = page.write_comparison(tmp_path / "comparison.html", found, sides).read_text("utf-8")
+    assert text.count("<svg") == 3 * len(found.rows)
+
+
+def test_a_clear_difference_has_a_line_and_a_sentence(sides, tmp_path):
+    found = compare(sides)
+    text = page.write_comparison(tmp_path / "comparison.html", found, sides).read_text("utf-8")
+    assert "with the gold evidence blocked, which share of the answers" in text
+    assert text.count("<dt>") == len(found.rows)

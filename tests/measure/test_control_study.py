@@ -1,4 +1,6 @@
-"""`faithful-search controls`: the conditions compared, written down as they end, and asked of a served model."""
+"""`faithful-search controls`: the conditions compared, written down as they end, and asked of a
+served model.
+"""
 
 import json
 from functools import partial
@@ -10,14 +12,21 @@ from served import invoked
 from stub_server import StubServer, tool_call
 
 from faithful_search.errors import ConfigError, DataError, JudgeError
-from faithful_search.measure.controls import RESULTS, ROLLOUTS, compare, kept, plan, run_study
+from faithful_search.measure.controls import (
+    RESULTS,
+    ROLLOUTS,
+    compare,
+    finished_rollouts,
+    plan,
+    run_study,
+)
 from faithful_search.measure.ledger import Ledger
 from faithful_search.rollout import ServedAgent, served
 from faithful_search.rollout.served import FAILED
 from faithful_search.tasks import Task
 from faithful_search.tools import LocalSearch, Toolbox
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, read_jsonl
-from faithful_search.wire.llm import Reply
+from faithful_search.wire.llm import ChatReply
 
 KEEPERS = {"Arvon": "Mila Dorn", "Belt": "Ivo Kast", "Corry": "Tess Olm", "Dale": "Ned Quill"}
 CORPUS = [
@@ -40,17 +49,19 @@ def changed(task):
 
 
 class Scripted:
-    """Knows Arvon's keeper by heart, reads the others'; stops after `most` episodes as a user would."""
+    """Knows Arvon's keeper by heart, reads the others'; stops after `most` episodes as a user
+    would.
+    """
 
     def __init__(self, most=99, open_book=True):
-        self.most, self.open_book, self.asked = most, open_book, []
+        self.most, self.open_book, self.tasks = most, open_book, []
 
     def run(self, tasks, on_end=None):
         found = []
         for task in tasks:
-            if len(self.asked) == self.most:
+            if len(self.tasks) == self.most:
                 raise KeyboardInterrupt
-            self.asked.append(task.id)
+            self.tasks.append(task.id)
             found.append(self._episode(task))
             on_end(found[-1])
         return found
@@ -84,15 +95,16 @@ def agents(open_agent=None, closed=None):
 
 
 def test_the_conditions_by_hand(tmp_path):
-    """Of four right answers one is known by heart: right with a closed book and blocked; in three changed worlds two of
-    the answers follow."""
+    """Of four right answers one is known by heart: right with a closed book and blocked; in three
+    changed worlds two of the answers follow.
+    """
     found = plan(TASKS, corpus=lambda: PASSAGES, changes=changed)
     every = [
         f"q{number}@{name}"
         for name in ("open", "closed", "blocked", "changed")
         for number in range(4)
     ]
-    assert [task.id for task in found.asked] == every[:-1]
+    assert [task.id for task in found.tasks] == every[:-1]
     study = run_study(agents(), found, tmp_path, A)
     rows = {
         name: {metric: own.value for metric, own in of.items()} for name, of in study.rows.items()
@@ -106,13 +118,16 @@ def test_the_conditions_by_hand(tmp_path):
     assert rows["changed"]["follow_rate"] == rows["changed"]["right"] == pytest.approx(2 / 3)
     assert study.differences["changed"]["right"].n == 3
     assert study.sentence == (
-        "25% of the right answers were given without the evidence too: 1 of 4 were right with the gold evidence "
-        "blocked. Where the evidence said something else, 67% of the answers changed with it, the others were given "
-        "all the same (of 3 that did one or the other)."
+        "25% of the right answers were given without the evidence too: 1 of 4 were right with the "
+        "gold evidence "
+        "blocked. Where the evidence said something else, 2 of 3 answers changed with it and 1 "
+        "stayed as they were "
+        "(answers that did neither are not counted)."
     )
     assert "1 of 4 questions left out, whose facts cannot be changed" in str(study)
     written = json.loads((tmp_path / RESULTS).read_text())
-    assert written["rows"]["blocked"]["right"]["n"] == 4 and written["settings"] == A
+    assert written["rows"]["blocked"]["right"]["n"] == 4
+    assert written["settings"] == A
 
 
 def test_what_cannot_be_asked_is_said():
@@ -129,7 +144,7 @@ def test_what_cannot_be_asked_is_said():
 
     assert "since the passages of a server" in plan(TASKS, ["blocked"], server).left_out["blocked"]
     nowhere = plan(TASKS, ["blocked", "changed"])
-    assert [task.id for task in nowhere.asked] == [f"q{number}@open" for number in range(4)]
+    assert [task.id for task in nowhere.tasks] == [f"q{number}@open" for number in range(4)]
     assert nowhere.left_out["blocked"].startswith("4 of 4 questions left out")
     with pytest.raises(ConfigError, match=r"no question could be asked: the server is down"):
         compare([Trajectory(id="q0@open", stop_reason=FAILED, meta={"why": "the server is down"})])
@@ -146,17 +161,18 @@ def test_an_interrupted_study_asks_only_for_what_is_missing(tmp_path):
         file.write('{"steps": [')  # it was cut off while writing
     again, closed = Scripted(), Scripted(open_book=False)
     study = run_study(agents(again, closed), found, tmp_path, A)
-    assert (again.asked, len(closed.asked), study.rows["open"]["right"].n) == (["q3@open"], 4, 4)
+    assert (again.tasks, len(closed.tasks), study.rows["open"]["right"].n) == (["q3@open"], 4, 4)
     assert len(list(read_jsonl(tmp_path / ROLLOUTS))) == 8
     nobody = dict.fromkeys(agents())
     assert run_study(nobody, found, tmp_path, A) == study
     with Ledger(tmp_path / ROLLOUTS, "study"), pytest.raises(DataError, match="another evaluation"):
         run_study(nobody, found, tmp_path, B, anew=True)
     with pytest.raises(
-        ConfigError, match=r"other settings \(policy: .* now\): give another --out, or --overwrite"
+        ConfigError,
+        match=r"different settings \(policy: .* now\): give another --out, or --overwrite",
     ):
         run_study(nobody, found, tmp_path, B)
-    assert kept(tmp_path, A) == {task.id for task in found.asked}
+    assert finished_rollouts(tmp_path, A) == {task.id for task in found.tasks}
 
 
 @pytest.mark.parametrize(
@@ -165,11 +181,11 @@ def test_an_interrupted_study_asks_only_for_what_is_missing(tmp_path):
         ('{"messages": []}\n', "holds something else than .*: give another --out, or --overwrite"),
         (
             f"{Trajectory(id='q0@open').to_json()}\n",
-            r"settings\.json does not say how what lies there was made",
+            r"settings\.json has no settings record",
         ),
     ],
 )
-def test_rollouts_that_no_study_here_accounts_for_are_refused_and_kept(tmp_path, content, message):
+def test_rollouts_of_no_known_study_are_refused_and_kept(tmp_path, content, message):
     rollouts = tmp_path / ROLLOUTS
     rollouts.write_text(content)
     if "messages" in content:
@@ -185,7 +201,9 @@ call = partial(tool_call, "local_search")
 
 
 def reads(messages):
-    """Searches for the question, then says in a sentence what it read; knows Arvon's keeper by heart."""
+    """Searches for the question, then says in a sentence what it read; knows Arvon's keeper by
+    heart.
+    """
     question, last = messages[1]["content"], messages[-1]
     if last["role"] == "user":
         return call(json.dumps({"query": question}))
@@ -203,7 +221,7 @@ def toolbox():
         yield box
 
 
-def test_a_served_agent_calls_tools_reads_what_they_return_and_its_turns_are_bounded(toolbox):
+def test_a_served_agents_turns_are_bounded(toolbox):
     task = Task(
         "q",
         TASKS[1].question,
@@ -220,34 +238,31 @@ def test_a_served_agent_calls_tools_reads_what_they_return_and_its_turns_are_bou
         )
         for arguments in ("{", "[1]", '{"words": "x"}'):  # calls that cannot be read are answered
             [broken] = ServedAgent("stub", server.url, toolbox).run(TASKS[:1])
-            assert "local_search" in broken.answer and broken.steps[0].evidence == (), arguments
+            assert "local_search" in broken.answer, arguments
+            assert broken.steps[0].evidence == (), arguments
     assert (found.answer, found.stop_reason, found.id) == (
         "The keeper is Ivo Kast.",
         "answered",
         "q1",
     )
     first = found.steps[0]
-    assert first.call.name == "local_search" and first.evidence[0] == Evidence(
-        PASSAGES[1].text, "Belt harbour", "E1"
-    )
-    assert (
-        sent[0]["tools"][0]["function"]["name"] == "local_search"
-        and sent[1]["messages"][-1]["tool_call_id"] == "c1"
-    )
-    assert edited.answer == "The keeper is Una Orr." and (short.answer, short.stop_reason) == (
+    assert first.call.name == "local_search"
+    assert first.evidence[0] == Evidence(PASSAGES[1].text, "Belt harbour", "E1")
+    assert sent[0]["tools"][0]["function"]["name"] == "local_search"
+    assert sent[1]["messages"][-1]["tool_call_id"] == "c1"
+    assert edited.answer == "The keeper is Una Orr."
+    assert (short.answer, short.stop_reason) == (
         None,
         "turn_limit",
     )
 
 
-def test_a_reply_that_was_cut_is_no_answer_and_an_empty_one_ends_its_episode_alone(
-    monkeypatch, toolbox
-):
+def test_a_reply_that_was_cut_is_no_answer(monkeypatch, toolbox):
     replies = {
-        "one": Reply("The keeper is Mila", cut=True),
-        "two": Reply(""),
-        "three": Reply("Mila Dorn"),
-        "four": Reply("", cut=True),  # as of a model that reasoned until its tokens were spent
+        "one": ChatReply("The keeper is Mila", cut=True),
+        "two": ChatReply(""),
+        "three": ChatReply("Mila Dorn"),
+        "four": ChatReply("", cut=True),  # as of a model that reasoned until its tokens were spent
     }
 
     async def chat(messages, body):
@@ -265,7 +280,7 @@ def test_a_reply_that_was_cut_is_no_answer_and_an_empty_one_ends_its_episode_alo
         "turn_token_limit",
     ]
     assert found[0].steps[-1].think == "The keeper is Mila"
-    replies["three"] = Reply("<think>I know.</think><answer>Mila Dorn</answer>")
+    replies["three"] = ChatReply("<think>I know.</think><answer>Mila Dorn</answer>")
     tasks = [Task(name, f"Who is {name}?") for name in ("two", "three")]
     empty, whole = ServedAgent("stub", "http://127.0.0.1:9", toolbox, dialect="pou").run(tasks)
     assert (empty.steps, empty.stop_reason, whole.answer) == ((), "no_action", "Mila Dorn")
@@ -275,7 +290,9 @@ def test_an_endpoint_that_fails_is_no_verdict_about_the_agent(toolbox):
     with StubServer("context", label=reads) as server:
         ended = []
         [found] = ServedAgent("stub", server.url, toolbox).run(TASKS[:1], ended.append)
-        assert found.stop_reason == FAILED and "context length" in found.meta["why"] and ended == []
+        assert found.stop_reason == FAILED
+        assert "context length" in found.meta["why"]
+        assert ended == []
     with (
         StubServer("unauthorized") as server,
         pytest.raises(JudgeError, match="the key is missing or wrong"),
@@ -308,50 +325,43 @@ def rewrite(path, more):
 controls = partial(invoked, "controls")
 
 
-def test_the_command_tells_the_cost_asks_compares_and_goes_on_where_an_endpoint_failed(
-    files, tmp_path
-):
+def test_the_command_resumes_where_an_endpoint_failed(files, tmp_path):
     with StubServer("context", faults=3, label=reads) as server:
-        words = ["stub", "--url", server.url, "--turns", "4", "--concurrency", "1", *files]
+        words = ["stub", "--endpoint", server.url, "--turns", "4", "--concurrency", "1", *files]
         some, rest, again = controls(*words), controls(*words), controls(*words)
     assert some.output.startswith(
         f"12 episodes with {server.url}, up to 256 tokens a reply: about 36 requests with "
     )
-    assert (
-        some.exit_code == 3
-        and "3 rollouts failed and count nowhere; the same command tries again" in some.output
-    )
-    assert rest.exit_code == 0 and rest.output.startswith("3 episodes")
+    assert some.exit_code == 3
+    assert "3 rollouts failed and count nowhere; the same command tries again" in some.output
+    assert rest.exit_code == 0
+    assert rest.output.startswith("3 episodes")
     assert "25% of the right answers were given without the evidence too: 1 of 4" in rest.output
     assert "changed: 4 of 4 questions left out" in rest.output
-    assert again.exit_code == 0 and again.output.startswith("0 episodes")
+    assert again.exit_code == 0
+    assert again.output.startswith("0 episodes")
     study = json.loads((tmp_path / "out" / RESULTS).read_text())
-    assert (
-        study["rows"]["closed"]["memory_share"]["value"] == 0.25
-        and study["settings"]["match"] == "contains"
-    )
+    assert study["rows"]["closed"]["memory_share"]["value"] == 0.25
+    assert study["settings"]["match"] == "contains"
     assert (tmp_path / "out" / "controls.png").stat().st_size > 10_000
 
 
-def test_annotated_questions_are_asked_in_changed_worlds_and_not_gone_on_with_by_other_annotations(
-    files, tmp_path
-):
+def test_annotated_questions_are_asked_in_changed_worlds(files, tmp_path):
     triples = ([[f"{place} harbour", "keeper", keeper]] for place, keeper in KEEPERS.items())
     rewrite(tmp_path / "questions.jsonl", lambda line: {"evidence_triples": next(triples)})
     with StubServer(label=reads) as server:
-        words = ["stub", "--url", server.url, "--conditions", "changed", *files]
+        words = ["stub", "--endpoint", server.url, "--conditions", "changed", *files]
         done = controls(*words)
         assert done.exit_code == 0, done.output
         rows = json.loads((tmp_path / "out" / RESULTS).read_text())["rows"]
         follow = rows["changed"]["follow_rate"]
-        assert list(rows) == ["open", "changed"] and (follow["value"], follow["n"]) == (1.0, 4)
+        assert list(rows) == ["open", "changed"]
+        assert (follow["value"], follow["n"]) == (1.0, 4)
         rewrite(tmp_path / "corpus.jsonl", lambda line: {"title": "T"})
         other = controls(*words)
-        assert (
-            other.exit_code == 1
-            and "passages: " in other.output
-            and "questions: " not in other.output
-        )
+        assert other.exit_code == 1
+        assert "passages: " in other.output
+        assert "questions: " not in other.output
 
 
 def test_mistakes_are_told_in_a_line(files, monkeypatch):
@@ -359,7 +369,7 @@ def test_mistakes_are_told_in_a_line(files, monkeypatch):
     for words, said in (
         (
             ["--corpus", "corpus.jsonl"],
-            "the world's questions cannot be answered from 'corpus.jsonl'",
+            "the questions 'world' cannot be answered from 'corpus.jsonl'",
         ),
         (
             ["--questions", "nowhere.jsonl", "--corpus", "corpus.jsonl"],
@@ -368,7 +378,9 @@ def test_mistakes_are_told_in_a_line(files, monkeypatch):
         (["--questions", "questions.jsonl", "--corpus", "none"], "no tools: give --corpus"),
     ):
         done = controls("tiny", *words)
-        assert done.exit_code == 1 and said in done.output and len(done.output.splitlines()) == 1
+        assert done.exit_code == 1
+        assert said in done.output
+        assert len(done.output.splitlines()) == 1
 
 
 @pytest.mark.slow
@@ -377,8 +389,6 @@ def test_a_policy_of_this_machine_is_asked(tmp_path):
     assert done.exit_code == 0, done.output
     assert "of the right answers were given without the evidence" in done.output
     other = controls("tiny", "--limit", "3", "--out", str(tmp_path))
-    assert (
-        other.exit_code == 1
-        and "questions: " in other.output
-        and "turns: 4 there, 10 now" in other.output
-    )
+    assert other.exit_code == 1
+    assert "questions: " in other.output
+    assert "turns: 4 there, 10 now" in other.output

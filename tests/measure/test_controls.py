@@ -1,5 +1,6 @@
-"""The same questions without their evidence and in changed worlds: scripted readers, oracles of memory, and what fools
-the comparison."""
+"""The same questions without their evidence and in changed worlds: scripted readers, oracles of
+memory, and what fools the comparison.
+"""
 
 import re
 
@@ -7,6 +8,7 @@ import lab
 import msgspec
 import pytest
 
+from faithful_search.abstention import declines
 from faithful_search.counterfactual import CounterfactualWorld
 from faithful_search.inference.base import Sampling
 from faithful_search.measure.controls import (
@@ -19,7 +21,7 @@ from faithful_search.measure.controls import (
     control_values,
     recalled,
 )
-from faithful_search.measure.origins import SOURCES, Decorated, QueryProvenance, declines
+from faithful_search.measure.origins import SOURCES, Decorated, QueryProvenance
 from faithful_search.measure.suite import evaluate_policy
 from faithful_search.rewards import Correctness
 from faithful_search.rollout import Engine, Limits
@@ -107,7 +109,8 @@ def test_an_oracle_of_memory_and_a_reader_are_at_the_two_ends(toolbox):
 
     mixed = rows(toolbox, set(list(KNOWN)[::4]).__contains__)
     for name, expected in (("memory_share", 0.25), ("follow_rate", 0.75), ("decorated", 0.25)):
-        assert mixed[name].value == expected and mixed[name].low < expected < mixed[name].high
+        assert mixed[name].value == expected
+        assert mixed[name].low < expected < mixed[name].high
 
 
 def test_a_subset_none_and_facts_never_remembered(toolbox):
@@ -116,10 +119,8 @@ def test_a_subset_none_and_facts_never_remembered(toolbox):
         msgspec.structs.replace(task, meta=meta) for task, meta in zip(TASKS, marked, strict=True)
     ]
     some = rows(toolbox, lambda question: True, told, controls=5)
-    assert (
-        some["follow_rate"].n == some["memory_share"].n == 5
-        and some["follow_rate"].not_applicable == 15
-    )
+    assert some["follow_rate"].n == some["memory_share"].n == 5
+    assert some["follow_rate"].not_applicable == 15
     assert (some["exact_match_unremembered"].n, some["exact_match_unremembered"].value) == (10, 1.0)
     none = rows(toolbox, lambda question: True, TASKS[:2], controls=0)
     assert (
@@ -128,13 +129,14 @@ def test_a_subset_none_and_facts_never_remembered(toolbox):
     )
 
 
-def test_control_tasks_are_asked_once_and_what_is_blocked_is_what_states_the_chain_and_nothing_else():
+def test_blocked_tasks_lack_what_states_the_chain():
     asked = control_tasks([TASKS[0], TASKS[0], TASKS[1], TASKS[2]], limit=2)
     a, b = TASKS[0].id, TASKS[1].id
     assert [task.id for task in asked] == [
         f"{id}@{kind}" for kind in (CHANGED, BLOCKED) for id in (a, b)
     ]
-    assert control_tasks([Task("q", "Who?", ("x",))]) == [] and control_tasks(TASKS, 0) == []
+    assert control_tasks([Task("q", "Who?", ("x",))]) == []
+    assert control_tasks(TASKS, 0) == []
     by_source = {item.source: item.text for item in WORLD.statements}
     for task in load_tasks("world", "validation")[::4]:
         blocked = blocked_in_world(task)
@@ -146,7 +148,7 @@ def test_control_tasks_are_asked_once_and_what_is_blocked_is_what_states_the_cha
     assert blocked_in_world(Task("q", "Who?")) is None
 
 
-def test_gold_passages_of_a_corpus_are_found_by_id_by_title_or_by_the_answer():
+def test_gold_passages_are_found_by_id_title_or_answer():
     corpus = [
         Evidence("The keeper of Belt is Ivo Kast.", "Belt harbour", source="p1"),
         Evidence("Ivo Kastner lives in Corry.", "Corry", source="p2"),
@@ -189,9 +191,11 @@ def test_what_counts_as_given_all_the_same(given, texts, before, expected):
 
 
 def test_follow_rate_and_memory_share_by_hand():
-    """Four questions: one follows, one holds to its stale memory, one fails, one has no changed world.
+    """Four questions: one follows, one holds to its stale memory, one fails, one has no changed
+    world.
 
-    Follow 1 of 2, right in changed worlds 1 of 3; blocked: one of the two that answered is given all the same.
+    Follow 1 of 2, right in changed worlds 1 of 3; blocked: one of the two that answered is given
+    all the same.
     """
     rollouts = [answered("Rome"), answered("Bonn"), answered("unknown"), answered("Rome")]
     changed = [answered(said, golds=("Lima",)) for said in ("Lima", "Bonn", "Oslo")]
@@ -281,7 +285,8 @@ def test_titles_that_begin_like_a_refusal_are_answers():
         " ",
         None,
     )
-    assert not any(map(declines, titles)) and all(map(declines, refusals))
+    assert not any(map(declines, titles))
+    assert all(map(declines, refusals))
 
 
 # --- query provenance

@@ -1,4 +1,6 @@
-"""Trajectories in other formats: nothing is lost, their own packages take them, and secrets are found."""
+"""Trajectories in other formats: nothing is lost, their own packages take them, and secrets are
+found.
+"""
 
 import json
 
@@ -11,8 +13,8 @@ from faithful_search.dialects import parse
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.measure.audit import audit
 from faithful_search.measure.comparison import compare, open_sides
-from faithful_search.measure.convert import WRITERS, convert
-from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, read_jsonl
+from faithful_search.measure.convert import SCORED, WRITERS, convert
+from faithful_search.trajectory import Citation, Evidence, Step, ToolCall, Trajectory, read_jsonl
 
 FOUND = (
     Evidence("Vienna lies on the Danube.", "Vienna", "E1", url="https://a.org"),
@@ -49,14 +51,13 @@ def test_the_scores_travel_with_their_rows(source, tmp_path):
     found = convert(
         source, tmp_path / "out.jsonl", "openai", scores=tmp_path / "audit" / "scores.jsonl"
     )
-    assert (found.written, found.scored) == (2, 2) and found.unread[0].startswith("row 3: not JSON")
+    assert (found.written, found.scored) == (2, 2)
+    assert found.unread[0].startswith("row 3: not JSON")
     rows = lines_of(tmp_path / "out.jsonl")
-    assert rows[0]["metadata"]["scores"]["exact_match_squad"] == 1.0
+    assert rows[0]["metadata"]["scores"]["exact_match_unicode"] == 1.0
     assert rows[0]["metadata"]["verdicts"] == {"3": {"helpful": True, "refs": ["E1"]}}
-    assert (
-        rows[0]["metadata"]["gold_answers"] == ["Danube"]
-        and rows[1]["metadata"]["read_as"] == "search_r1"
-    )
+    assert rows[0]["metadata"]["gold_answers"] == ["Danube"]
+    assert rows[1]["metadata"]["read_as"] == "search_r1"
     with pytest.raises(DataError, match="row 1 is not the row that was scored"):
         convert(
             file_of(tmp_path / "b.jsonl", [rollout(7)]),
@@ -66,14 +67,28 @@ def test_the_scores_travel_with_their_rows(source, tmp_path):
         )
 
 
-def test_openais_own_types_take_the_messages_and_ours_come_out_as_they_went_in(source, tmp_path):
+def test_openais_own_types_take_the_messages(source, tmp_path):
     convert(source, tmp_path / "own.jsonl", "trajectory")
     first, second = read_jsonl(tmp_path / "own.jsonl")
-    assert first.steps == EPISODE.steps and second.steps == parse(rollout(3)["output"]).steps
+    assert first.steps == EPISODE.steps
+    assert second.steps == parse(rollout(3)["output"]).steps
     chat = pytest.importorskip("openai.types.chat")
     convert(source, tmp_path / "out.jsonl", "openai")
     for row in lines_of(tmp_path / "out.jsonl"):
         TypeAdapter(list[chat.ChatCompletionMessageParam]).validate_python(row["messages"])
+
+
+def test_citations_of_an_api_come_out_as_they_went_in(tmp_path):
+    citations = (
+        Citation((0, 6), "https://a.org", "api"),
+        Citation((7, 13), "doc_7", "api", "It is the Danube."),
+        Citation((0, 0), "https://b.org", "api"),
+    )
+    steps = (Step(answer="Danube Danube", citations=citations),)
+    row = Trajectory(steps, "Which river?", "Danube Danube", dialect="openai").to_json()
+    convert(file_of(tmp_path / "a.jsonl", [row]), tmp_path / "out", "openai")
+    (path,) = (tmp_path / "out").glob("*.json")
+    assert parse(path.read_text()).steps[-1].citations == citations
 
 
 def test_atifs_own_model_takes_the_documents(source, tmp_path):
@@ -81,14 +96,15 @@ def test_atifs_own_model_takes_the_documents(source, tmp_path):
     made = json.loads((tmp_path / "out" / "000001-q-1.json").read_text())
     assert [step["source"] for step in made["steps"]] == ["user", "agent", "agent"]
     turn = made["steps"][1]
-    assert turn["reasoning_content"] == "Two searches." and len(turn["tool_calls"]) == 2
+    assert turn["reasoning_content"] == "Two searches."
+    assert len(turn["tool_calls"]) == 2
     found, failed = turn["observation"]["results"]
     assert json.loads(found["content"])[0]["url"] == "https://a.org"
     assert failed == {"source_call_id": "call_2", "content": "404 not found"}
     pytest.importorskip("atif").Trajectory.model_validate(made)
 
 
-def test_a_pi_session_is_a_chain_of_messages_with_the_scores_beside_it(source, tmp_path):
+def test_a_pi_session_is_a_chain_of_messages_with_scores(source, tmp_path):
     convert(source, tmp_path / "out", "pi")
     header, *entries = lines_of(tmp_path / "out" / "000001-q-1.jsonl")
     assert (header["type"], header["version"], header["id"]) == ("session", 3, "q/1")
@@ -106,12 +122,13 @@ def test_a_pi_session_is_a_chain_of_messages_with_the_scores_beside_it(source, t
     ]
     assert [part["type"] for part in messages[1]["content"]] == ["thinking", "toolCall", "toolCall"]
     assert [message.get("isError") for message in messages[2:4]] == [False, True]
-    assert entries[-1]["type"] == "custom" and entries[-1]["data"]["gold_answers"] == ["Danube"]
+    assert entries[-1]["type"] == "custom"
+    assert entries[-1]["data"]["gold_answers"] == ["Danube"]
     with pytest.raises(ConfigError, match="name a folder"):
         convert(source, tmp_path / "out.jsonl", "pi")
 
 
-@pytest.mark.parametrize("to", WRITERS)
+@pytest.mark.parametrize("to", sorted(set(WRITERS) - set(SCORED)))
 def test_keys_are_counted_and_on_request_taken_out(tmp_path, monkeypatch, to):
     monkeypatch.chdir(tmp_path)
     key = "hf_" + "a1B2" * 8
@@ -122,8 +139,10 @@ def test_keys_are_counted_and_on_request_taken_out(tmp_path, monkeypatch, to):
         (["--scrub"], "were taken out"),
     ):
         done = invoked("convert", "a.jsonl", "out", "--to", to, *flags)
-        assert done.exit_code == 3 and f"2 trajectories as {to}" in done.stdout
-        assert f"in rows 2, {said}" in done.stderr and "row 3: not JSON" in done.stderr
+        assert done.exit_code == 3
+        assert f"2 trajectories as {to}" in done.stdout
+        assert f"in rows 2, {said}" in done.stderr
+        assert "row 3: not JSON" in done.stderr
         assert any(key in path.read_text() for path in (tmp_path / "out").iterdir()) is not bool(
             flags
         )

@@ -1,6 +1,9 @@
-"""The metrics by name, and as `evaluate` modules: loaded, installed, computed, explained; their cards and pages."""
+"""The metrics by name, and as `evaluate` modules: loaded, installed, computed, explained; their
+cards and pages.
+"""
 
 import importlib.util
+import math
 import os
 import random
 import re
@@ -21,20 +24,27 @@ from paths import ROOT, SHARED
 import faithful_search as fs
 from faithful_search.dialects import load as dialect
 from faithful_search.errors import ConfigError, DataError, DialectError, JudgeError
-from faithful_search.judges import GroundingJudge, LexicalJudge
+from faithful_search.json_lines import read_rows
+from faithful_search.judges import ContainmentJudge, GroundingJudge
 from faithful_search.measure import metrics, widget
 from faithful_search.rewards import ToolUse
-from faithful_search.tasks import read_rows
 
 ROLLOUTS = SHARED / "data/trajectories/r1_searcher_hotpotqa_qwen.jsonl.gz"
 
 NAMED = {  # without a judge, and with one that reads
     "answer_correctness": (
-        ["exact_match_squad", "f1_squad", "sub_em_squad"],
+        ["exact_match_unicode", "f1_unicode", "sub_em_unicode"],
         ["answer_correctness"],
     ),
-    "answer_support": (["answer_support_lexical"], ["answer_support"]),
+    "answer_support": (
+        ["answer_support_lexical", "declined"],
+        ["answer_support", "declined"],
+    ),
     "citation_validity": (["citation_validity"], ["citation_validity"]),
+    "citations": (
+        ["citation_returned", "citation_support_lexical", "citation_coverage"],
+        ["citation_returned", "citation_support", "citation_coverage"],
+    ),
     "evidence_sensitivity": (["evidence_sensitivity"], ["evidence_sensitivity"]),
     "info_think_faithfulness": (["info_think_lexical"], ["info_think_faithfulness"]),
     "protocol_format": (["protocol_format"], ["protocol_format"]),
@@ -47,23 +57,32 @@ NAMED = {  # without a judge, and with one that reads
     "tool_use": (["repeated_calls", "unused_evidence_lexical", "uncited_evidence"],) * 2,
 }
 
+JUDGED_BY_WORDS = {
+    "answer_support_lexical",
+    "citation_support_lexical",
+    "info_think_lexical",
+    "think_search_lexical",
+}
+"""Whose last word is the judge's name; other comparisons of words ask no judge."""
 
-def test_results_are_named_for_what_made_them_and_say_what_they_ask():
+
+def test_results_are_named_for_what_made_them():
     assert metrics.names() == list(NAMED)
     for name, (without, judged) in NAMED.items():
         assert list(metrics.load(name)) == without
-        assert (
-            list(metrics.load(name, GroundingJudge()))
-            == list(metrics.load(name, LexicalJudge()))
-            == without
-        )
+        assert list(metrics.load(name, GroundingJudge())) == without
+        judged_by_words = [
+            row.replace("_lexical", "_containment") if row in JUDGED_BY_WORDS else row
+            for row in without
+        ]
+        assert list(metrics.load(name, ContainmentJudge())) == judged_by_words
         # strings are still compared beside such a judge
         strings = without if name in ("answer_correctness", "think_answer_faithfulness") else []
         assert list(metrics.load(name, CountingJudge())) == [*strings, *judged]
         assert all(map(metrics.asks, (*without, *judged, "answered", "calls", "f1_pokee")))
 
 
-def test_judge_normaliser_and_knobs_go_to_the_rewards_that_have_them():
+def test_judge_normaliser_and_knobs_reach_the_rewards():
     assert list(metrics.load("answer_correctness", how="pokee")) == [
         "exact_match_pokee",
         "f1_pokee",
@@ -82,7 +101,7 @@ def test_judge_normaliser_and_knobs_go_to_the_rewards_that_have_them():
 
 
 @pytest.mark.skipif(not ROLLOUTS.exists(), reason="the rollouts are not here")
-def test_on_real_rollouts_every_metric_computes_and_evidence_that_was_swapped_is_noticed():
+def test_every_metric_computes_on_real_rollouts():
     rows = [row for row, _ in zip(read_rows(ROLLOUTS), range(30), strict=False)]
     read = [
         dialect("r1_searcher").parse(row["gen_text_store"], question=row["question"])
@@ -109,17 +128,15 @@ def test_on_real_rollouts_every_metric_computes_and_evidence_that_was_swapped_is
                     for value in map(reward.measure, reward.score_batch(batch))
                     if value is not None
                 ]
-                if result in (
-                    "citation_validity",
-                    "uncited_evidence",
-                ):  # this dialect has no verdicts
+                # this dialect has no verdicts, and its answers cite nothing
+                if result == "uncited_evidence" or result.startswith("citation_"):
                     assert values == []
                     continue
-                assert len(values) >= 15 and all(0 <= value <= 1 for value in values), result
+                assert len(values) >= 15, result
+                assert all(0 <= value <= 1 for value in values), result
                 means[result, kind] = sum(values) / len(values)
-    assert (
-        means["info_think_lexical", "real"] > 0.6 and means["info_think_lexical", "swapped"] < 0.1
-    )
+    assert means["info_think_lexical", "real"] > 0.6
+    assert means["info_think_lexical", "swapped"] < 0.1
     assert (
         means["answer_support_lexical", "real"] > means["answer_support_lexical", "swapped"] + 0.3
     )
@@ -171,7 +188,8 @@ def offline(tmp_path_factory):
 
 
 def load(name: str) -> evaluate.Metric:
-    importlib.invalidate_caches()  # a folder's time may be too coarse to tell that a module was added
+    # A folder's time may be too coarse to tell that a module was added
+    importlib.invalidate_caches()
     return evaluate.load(str(FOLDERS / name))
 
 
@@ -203,22 +221,20 @@ def test_a_metrics_folder_is_what_evaluate_and_the_hub_expect(name):
     }
     assert files.keys() == {f"{name}.py", "README.md", "app.py", "requirements.txt"}
     module = load(name)
-    assert (
-        module.name == module.measure == name
-        and len(module.description) > 80
-        and "@" in module.citation
-    )
-    assert "predictions" in module.inputs_description and "Returns" in module.inputs_description
+    assert module.name == module.measure == name
+    assert len(module.description) > 80
+    assert "@" in module.citation
+    assert "predictions" in module.inputs_description
+    assert "Returns" in module.inputs_description
     card = files["README.md"]
     head = yaml.safe_load(card.split("---\n")[1])
-    assert (
-        head["sdk"] == "gradio"
-        and head["app_file"] == "app.py"
-        and set(head["tags"]) == {"evaluate", "metric"}
-    )
+    assert head["sdk"] == "gradio"
+    assert head["app_file"] == "app.py"
+    assert set(head["tags"]) == {"evaluate", "metric"}
     assert all(said in card for said in ("docs/judges.md", *metrics.load(name)))
     assert all(need in files["requirements.txt"] for need in ("faithful-search[", "evaluate"))
-    assert f'"{name}.py"' in files["app.py"] and "widget.build(metric" in files["app.py"]
+    assert f'"{name}.py"' in files["app.py"]
+    assert "widget.build(metric" in files["app.py"]
 
 
 @pytest.mark.slow
@@ -235,20 +251,22 @@ def test_a_metrics_page_is_built(name):
 
 
 @pytest.mark.parametrize("name", MODEL_FREE)
-def test_every_metric_computes_without_model_and_key_and_names_what_it_computed(name):
+def test_every_metric_computes_without_model_and_key(name):
     trajectory, module = fs.parse(CITED, dialect="pou"), load(name)
     forms = [CITED, trajectory, trajectory.to_json(), msgspec.to_builtins(trajectory)]
     result = module.compute(
         predictions=forms, references=["Teska", ["Teska"], ("Teska", "Teska River"), "Teska"]
     )
     assert {f"{key}{part}" for key in RESULTS[name] for part in ESTIMATE} <= set(result)
-    expected = {"tool_use": 0.0, "query_provenance": None}.get(
-        name, 1.0
-    )  # the question is not known
-    assert all(result[key] == expected for key in RESULTS[name])
-    assert (
-        result["trajectories"] == 4 and result["dialects"] == {"pou": 4} and result["errors"] == []
+    # the question is not known, nothing is declined, and the answer has no marks
+    expected = {"tool_use": 0.0, "query_provenance": None, "citations": None}.get(name, 1.0)
+    wanted = {key: expected for key in RESULTS[name]} | (
+        {"declined": 0.0} if name == "answer_support" else {}
     )
+    assert {key: result[key] for key in RESULTS[name]} == wanted
+    assert result["trajectories"] == 4
+    assert result["dialects"] == {"pou": 4}
+    assert result["errors"] == []
     assert not any(
         key.endswith("faithfulness") or key in ("answer_support", "answer_correctness")
         for key in result
@@ -256,18 +274,16 @@ def test_every_metric_computes_without_model_and_key_and_names_what_it_computed(
     chats = module.compute(
         predictions=[MESSAGES, MESSAGES], references=["Teska", "Teska"], details=True
     )
-    assert [row["answer"] for row in chats["details"]] == ["Teska", "Teska"] and chats[
-        "errors"
-    ] == []
+    assert [row["answer"] for row in chats["details"]] == ["Teska", "Teska"]
+    assert chats["errors"] == []
     said, rows = widget.explain(module, INVENTED, widget.QUESTION, "Teska\nTeska River")
-    assert (
-        "dialect: pou" in said
-        and "answer: Teska" in said
-        and [row[0] for row in rows] == RESULTS[name]
-    )
+    assert "dialect: pou" in said
+    assert "answer: Teska" in said
+    assert [row[0] for row in rows] == RESULTS[name]
     assert name != "citation_validity" or (rows[0][1] == "0.000" and "E7" in rows[0][2])
     said, rows = widget.explain(module, "no tags at all")
-    assert "no dialect" in said and rows == []
+    assert "no dialect" in said
+    assert rows == []
 
 
 def test_values_by_hand():
@@ -275,50 +291,63 @@ def test_values_by_hand():
         predictions=[SEARCHED, CARELESS, SEARCHED, SEARCHED]
     )
     # Wilson's interval of 3 in 4
-    assert result["info_think_lexical"] == 0.75 and result["info_think_lexical_n"] == 4
-    assert "is no judge" in result["info_think_lexical_warning"]
+    assert result["info_think_lexical"] == 0.75
+    assert result["info_think_lexical_n"] == 4
+    assert "not meaning" in result["info_think_lexical_warning"]
     interval = [result[f"info_think_lexical_{end}"] for end in ("low", "high", "stderr")]
     assert interval == pytest.approx([0.301, 0.954, (0.75 * 0.25 / 4) ** 0.5], abs=1e-3)
     cited = load("citation_validity").compute(predictions=[CITED, INVENTED, SEARCHED])
-    assert cited["citation_validity"] == 0.5 and cited["citation_validity_n"] == 2
+    assert cited["citation_validity"] == 0.5
+    assert cited["citation_validity_n"] == 2
     assert cited["citation_validity_not_applicable_share"] == pytest.approx(1 / 3)
     rows, questions = [SEARCHED, CARELESS, SEARCHED], ["Which river?", "Which river? ", "Another?"]
     result = load("info_think_faithfulness").compute(
         predictions=rows, questions=questions, judge="lexical"
     )
-    assert result["info_think_lexical_n"] == 2 and result["info_think_lexical"] == pytest.approx(
-        0.75
-    )
+    assert result["info_think_lexical_n"] == 2
+    assert result["info_think_lexical"] == pytest.approx(0.75)
 
 
-def test_correctness_names_its_normaliser_and_asks_for_references():
+def test_correctness_needs_references():
     wordy, module = (
         SEARCHED.replace("Teska</answer>", "the Teska, a river</answer>"),
         load("answer_correctness"),
     )
-    for how, f1 in (("squad", 2 / 3), ("pokee", 2 / 5)):  # squad drops "the" and "a"
+    # all but pokee drop "the" and "a"
+    for how, f1 in (("unicode", 2 / 3), ("squad", 2 / 3), ("pokee", 2 / 5)):
         result = module.compute(predictions=[wordy], references=["Teska"], how=how)
-        assert {key for key in result if key in ("f1_squad", "f1_pokee")} == {f"f1_{how}"}
-        assert result[f"f1_{how}"] == pytest.approx(f1) and result[f"exact_match_{how}"] == 0.0
+        assert [key for key in result if key in ("f1_unicode", "f1_squad", "f1_pokee")] == [
+            f"f1_{how}"
+        ]
+        assert result[f"f1_{how}"] == pytest.approx(f1)
+        assert result[f"exact_match_{how}"] == 0.0
     with pytest.raises(ConfigError, match="references"):
         module.compute(predictions=[SEARCHED])
     own = msgspec.structs.replace(fs.parse(SEARCHED), answers=("Teska",))
-    assert module.compute(predictions=[own])["exact_match_squad"] == 1.0
+    assert module.compute(predictions=[own])["exact_match_unicode"] == 1.0
     some = module.compute(predictions=[SEARCHED, SEARCHED], references=["Teska", None])
-    assert some["exact_match_squad"] == 1.0 and some["exact_match_squad_not_applicable"] == 1
+    assert some["exact_match_unicode"] == 1.0
+    assert some["exact_match_unicode_not_applicable"] == 1
+
+
+GRAPH = CITED.replace(
+    '"local_search", "arguments": {"query"', '"knowledge_graph", "arguments": {"entity"'
+)
 
 
 def test_tool_use_tells_of_the_corpus():
-    other = CITED.replace(
-        '"local_search", "arguments": {"query"', '"knowledge_graph", "arguments": {"entity"'
-    )
     tools = ["local_search", "knowledge_graph", "web_search"]
-    result = load("tool_use").compute(predictions=[CITED, other], tools=tools)
+    result = load("tool_use").compute(predictions=[CITED, GRAPH], tools=tools)
     assert result["tool_calls"] == {"local_search": 1, "knowledge_graph": 1}
     assert result["tool_ratios"] == dict(zip(tools, (0.5, 0.5, 0.0), strict=True))
-    assert (
-        result["tool_entropy"] == pytest.approx(0.6309, abs=1e-4) and result["tool_entropy_n"] == 2
-    )
+    assert result["tool_entropy"] == pytest.approx(0.6309, abs=1e-4)
+    assert result["tool_entropy_n"] == 2
+
+
+def test_tool_entropy_is_over_every_available_tool():
+    tools = [*(f"tool_{number}" for number in range(40)), "local_search", "knowledge_graph"]
+    result = load("tool_use").compute(predictions=[CITED, GRAPH], tools=tools)
+    assert result["tool_entropy"] == pytest.approx(math.log(2) / math.log(42))
 
 
 def test_add_add_batch_and_combine_measure_what_compute_measures():
@@ -329,39 +358,35 @@ def test_add_add_batch_and_combine_measure_what_compute_measures():
     assert module.compute() == at_once
     both = evaluate.combine([load("answer_correctness"), load("tool_use")])
     result = both.compute(predictions=[SEARCHED] * 2, references=["Teska", "Rhine"])
-    assert result["exact_match_squad"] == 0.5 and result["tool_calls"] == {"search": 2}
+    assert result["exact_match_unicode"] == 0.5
+    assert result["tool_calls"] == {"search": 2}
 
 
 # judges
 
 
-def test_a_judge_that_reads_names_its_result_and_one_that_is_silent_or_broken_is_no_zero():
+def test_a_silent_judge_is_no_zero():
     module, judge = (
         load("info_think_faithfulness"),
         CountingJudge(lambda pair: "bridge" in pair.hypothesis),
     )
     result = module.compute(predictions=[SEARCHED, CARELESS], judge=judge)
-    assert result["info_think_faithfulness"] == 0.5 and result["judge"] == "counting@1"
-    assert (
-        not any("lexical" in key for key in result)
-        and [pair.task for pair in judge.asked] == ["info_think"] * 2
-    )
+    assert result["info_think_faithfulness"] == 0.5
+    assert result["judge"] == "counting@1"
+    assert not any("lexical" in key for key in result)
+    assert [pair.task for pair in judge.asked] == ["info_think"] * 2
     result = module.compute(
         predictions=[SEARCHED] * 9 + [CARELESS], judge=CountingJudge(silent_on("Paris"))
     )
-    assert (
-        result["info_think_faithfulness"] == 1.0
-        and result["info_think_faithfulness_abstained"] == 1
-    )
-    assert (
-        result["info_think_faithfulness_n"] == 9
-        and result["info_think_faithfulness_not_applicable"] == 0
-    )
+    assert result["info_think_faithfulness"] == 1.0
+    assert result["info_think_faithfulness_abstained"] == 1
+    assert result["info_think_faithfulness_n"] == 9
+    assert result["info_think_faithfulness_not_applicable"] == 0
     with pytest.raises(JudgeError, match="wrong key"):
         module.compute(predictions=[SEARCHED, CARELESS], judge=CountingJudge(refuses="wrong key"))
 
 
-def test_knobs_of_a_metric_go_through_compute_and_a_note_of_our_own_environment_is_no_evidence():
+def test_a_metrics_settings_go_through_compute():
     metric, thoughtless = (
         load("info_think_faithfulness"),
         SEARCHED.replace(f"<think>{THOUGHT}</think>", ""),
@@ -373,23 +398,27 @@ def test_knobs_of_a_metric_go_through_compute_and_a_note_of_our_own_environment_
         f"{SEARCHED.split('<information>')[0]}{note}<think>Nothing.</think><answer>Teska</answer>"
     )
     name, metric = "unused_evidence_lexical_n", load("tool_use")
-    assert metric.compute(predictions=[text])[name] == 1  # anybody's prose may be evidence
-    assert metric.compute(predictions=[text], fenced=True)[name] == 0
+    assert metric.compute(predictions=[text])[name] == 0
+    prose = text.replace("No results.", "Teska lies in Oran.")
+    assert metric.compute(predictions=[prose])[name] == 1  # anybody's prose may be evidence
+    assert metric.compute(predictions=[prose], fenced=True)[name] == 0
 
 
 # what goes wrong
 
 
-def test_rows_that_cannot_be_read_are_named_and_left_out_and_details_tell_why(tmp_path):
+def test_unreadable_rows_are_named_in_the_details(tmp_path):
     rows = [CITED, "no tags at all", None, 7, "", {"steps": 3}, INVENTED]
     result = load("citation_validity").compute(predictions=rows, details=True)
-    assert [item["index"] for item in result["errors"]] == [1, 2, 3, 4, 5] and all(
-        e["error"] for e in result["errors"]
-    )
-    assert result["trajectories"] == 2 and result["citation_validity"] == 0.5
+    assert [item["index"] for item in result["errors"]] == [1, 2, 3, 4, 5]
+    assert all(e["error"] for e in result["errors"])
+    assert result["trajectories"] == 2
+    assert result["citation_validity"] == 0.5
     first, *errors, last = result["details"]
-    assert errors == result["errors"] and first["scores"]["citation_validity"]["value"] == 1.0
-    assert "E7" in last["scores"]["citation_validity"]["why"] and last["index"] == 6
+    assert errors == result["errors"]
+    assert first["scores"]["citation_validity"]["value"] == 1.0
+    assert "E7" in last["scores"]["citation_validity"]["why"]
+    assert last["index"] == 6
     assert evaluate.save(tmp_path, **result).exists()
 
 
@@ -407,7 +436,7 @@ def test_rows_that_cannot_be_read_are_named_and_left_out_and_details_tell_why(tm
         ({"judge": "oracle"}, "judge"),
     ],
 )
-def test_what_cannot_be_scored_is_explained_and_leaves_nothing_locked(wrong, message):
+def test_what_cannot_be_scored_leaves_nothing_locked(wrong, message):
     module, right = load("answer_correctness"), {"predictions": [SEARCHED], "references": ["Teska"]}
     with pytest.raises((ConfigError, DataError, DialectError), match=message):
         module.compute(**{**right, **wrong})
@@ -421,6 +450,9 @@ def test_any_text_goes_through(texts):
     assert result["trajectories"] + len(result["errors"]) == 1 + len(texts)
 
 
+ZEBRAS = "Zebras graze on the plains where grass is tall and green."
+
+
 def test_evidence_sensitivity_asks_the_policy_it_is_given():
     seen = []
 
@@ -432,32 +464,27 @@ def test_evidence_sensitivity_asks_the_policy_it_is_given():
     metric = load("evidence_sensitivity")
     with pytest.raises(ConfigError, match="policy="):
         metric.compute(predictions=[CITED])
-    result = metric.compute(predictions=[CITED], policy=Moved(), snippets=["Zebras graze."])
-    assert any("Zebras graze." in text for text in seen)
-    assert (
-        result["evidence_sensitivity"] == pytest.approx(0.7)
-        and result["evidence_sensitivity_n"] == 1
-    )
+    result = metric.compute(predictions=[CITED], policy=Moved(), snippets=[ZEBRAS])
+    assert any(ZEBRAS in text for text in seen)
+    assert result["evidence_sensitivity"] == pytest.approx(0.7)
+    assert result["evidence_sensitivity_n"] == 1
 
 
 # installing
 
 
-def test_the_version_installed_last_is_the_only_one_and_a_damaged_copy_is_put_right(
-    tmp_path, monkeypatch
-):
+def test_the_last_installed_version_is_the_only_one(tmp_path, monkeypatch):
     first = metrics.install_metrics(tmp_path)
     whole = first[0].read_bytes()
     first[0].write_bytes(b"")
-    assert metrics.install_metrics(tmp_path) == first and first[0].read_bytes() == whole
+    assert metrics.install_metrics(tmp_path) == first
+    assert first[0].read_bytes() == whole
     for name in NAMES:
         (tmp_path / "checkout" / name).mkdir(parents=True)
         (tmp_path / "checkout" / name / f"{name}.py").write_text("# version 2")
     monkeypatch.setattr(metrics, "shipped", lambda name: tmp_path / "checkout")
-    assert (
-        metrics.install_metrics(tmp_path)[0].read_text().startswith("# version 2")
-        and not first[0].exists()
-    )
+    assert metrics.install_metrics(tmp_path)[0].read_text().startswith("# version 2")
+    assert not first[0].exists()
 
 
 # cards and pages
@@ -473,7 +500,7 @@ def example(page: Path) -> tuple[str, str]:
     return match[1], match[2]
 
 
-def test_installed_metrics_load_by_bare_name_and_every_example_prints_what_it_says(capsys):
+def test_installed_metrics_load_by_bare_name(capsys):
     examples = [
         example(page)
         for page in (ROOT / "README.md", *(FOLDERS / name / "README.md" for name in MODEL_FREE))
@@ -485,7 +512,7 @@ def test_installed_metrics_load_by_bare_name_and_every_example_prints_what_it_sa
 
 
 @pytest.mark.slow
-def test_a_fresh_interpreter_installs_nothing_unasked_and_the_card_that_needs_a_policy_prints_what_it_says(
+def test_a_fresh_interpreter_installs_nothing_unasked(
     tmp_path,
 ):
     code, promised = example(FOLDERS / "evidence_sensitivity" / "README.md")

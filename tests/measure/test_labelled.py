@@ -152,7 +152,7 @@ def test_the_hash_of_the_question_decides(tmp_path):
     ]
 
 
-def test_the_test_file_is_held_out_and_what_it_shares_leaves_train(tmp_path):
+def test_what_the_test_file_shares_leaves_train(tmp_path):
     one, two, three = questions(False, 3)
     file_of(
         tmp_path / "attributionbench_test500.jsonl",
@@ -197,8 +197,10 @@ def test_samples_are_seeded_nested_and_per_source(tmp_path):
     found = load(file_of(tmp_path / "file.jsonl", rows))
     few, more = sample(found, 5, seed=1), sample(found, 12, seed=1)
     assert Counter(row.source for row in few) == {"a": 5, "b": 5}
-    assert set(few) <= set(more) and [row for row in found if row in more] == more
-    assert sample(found, 5, seed=2) != few and sample(found, 1000) == found
+    assert set(few) <= set(more)
+    assert [row for row in found if row in more] == more
+    assert sample(found, 5, seed=2) != few
+    assert sample(found, 1000) == found
 
 
 def test_labels_of_another_run_are_a_judge(tmp_path):
@@ -223,7 +225,8 @@ def test_labels_of_another_run_are_a_judge(tmp_path):
         (None, None),
         (None, None),
     ]
-    assert "no label" in found[2].why and "both ways" in found[3].why
+    assert "no label" in found[2].why
+    assert "both ways" in found[3].why
     assert parse_judge(f"labels:{path.parent}")[1].name == judge.name
     file_of(path, rows)
     assert parse_judge(f"labels:{path}")[1].name != judge.name

@@ -1,4 +1,6 @@
-"""Labels over trajectories: cut as the rewards cut, nothing lost, nothing asked or written twice, provenance told."""
+"""Labels over trajectories: cut as the rewards cut, nothing lost, nothing asked or written twice,
+provenance told.
+"""
 
 import hashlib
 import json
@@ -9,11 +11,13 @@ from hypothesis import given, settings, strategies as st
 from served import invoked
 from stub_server import StubServer
 
+from faithful_search import rewards
 from faithful_search.errors import ConfigError, DataError, JudgeError
 from faithful_search.judges import Pair
 from faithful_search.measure import agreement
-from faithful_search.measure.label import METRICS, Cut, label, reward, sampled
-from faithful_search.measure.rows import read_trajectories
+from faithful_search.measure.audit import audit
+from faithful_search.measure.label import METRICS, PairToJudge, label, reward, sampled
+from faithful_search.reading.rows import read_trajectories
 
 
 def scripted(
@@ -42,7 +46,7 @@ def rows_of(folder):
     return lines_of(folder / "pairs.jsonl")
 
 
-def test_a_row_says_what_was_asked_who_said_what_and_where_it_stands_and_the_folder_is_a_dataset(
+def test_a_labelled_row_says_where_it_is_from(
     tmp_path,
 ):
     datasets = pytest.importorskip("datasets")
@@ -70,14 +74,74 @@ def test_a_row_says_what_was_asked_who_said_what_and_where_it_stands_and_the_fol
     read = datasets.load_dataset(
         str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "cache")
     )
-    assert read.column_names == list(rows[0]) and read.to_list() == rows
+    assert read.column_names == list(rows[0])
+    assert read.to_list() == rows
     assert [(row.label, row.source) for row in agreement.load(tmp_path / "out")] == [
         (True, "mine"),
         (False, "mine"),
     ]
 
 
-def test_rows_that_are_broken_and_actions_without_a_thought_are_left_out_and_counted(tmp_path):
+@pytest.fixture
+def sentences_and_spans(tmp_path):
+    """An answer that the evidence holds as it stands, and one that says the same in a sentence."""
+    evidence = "The Symphony No. 9 was composed between 1822 and 1824."
+    search = f"<think>a</think><search>b</search><information>{evidence}</information>"
+    answers = ("between 1822 and 1824", "It was composed between 1822 and 1824.")
+    rows = [
+        {"question": f"When? {n}", "text": f"{search}<answer>{answer}</answer>"}
+        for n, answer in enumerate(answers)
+    ]
+    return file_of(tmp_path / "mine.jsonl", rows)
+
+
+def labels_of(folder):
+    return [row["label"] for row in rows_of(folder)]
+
+
+def test_labels_by_words_are_those_of_an_audit_of_the_same_file(sentences_and_spans, tmp_path):
+    label([sentences_and_spans], tmp_path / "labels", metric="answer_support")
+    audit(sentences_and_spans, tmp_path / "audit", metrics=["answer_support"], workers=1)
+    scores = [
+        line["scores"]["answer_support_lexical"]["value"]
+        for line in lines_of(tmp_path / "audit" / "scores.jsonl")
+    ]
+    assert labels_of(tmp_path / "labels") == [score == 1.0 for score in scores] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"), [("lexical", [True, True]), ("containment", [True, False])]
+)
+def test_a_judge_of_words_is_recorded_under_its_own_name(
+    sentences_and_spans, tmp_path, name, labels
+):
+    asked = ("label", str(sentences_and_spans), "--metric", "answer_support", "--judge", name)
+    done = invoked(*asked, "--out", str(tmp_path / "out"))
+    assert done.exit_code == 0, done.output
+    assert labels_of(tmp_path / "out") == labels
+    assert {row["judge"] for row in rows_of(tmp_path / "out")} == {name}
+    assert json.loads((tmp_path / "out" / "provenance.json").read_text())["judge"] == name
+
+
+@pytest.mark.parametrize("name", ["lexical", "containment"])
+def test_an_audit_records_which_comparison_of_words_judged(sentences_and_spans, tmp_path, name):
+    done = invoked(
+        *("audit", str(sentences_and_spans), "--judge", name, "--workers", "1", "--no-report"),
+        *("--out", str(tmp_path / "out"), "--metrics", "answer_support"),
+    )
+    assert done.exit_code == 0, done.output
+    summary = json.loads((tmp_path / "out" / "audit.json").read_text())
+    assert summary["settings"]["judge"] == name
+    assert f"answer_support_{name}" in summary["rows"]
+
+
+def test_the_reward_alone_looks_for_the_answer_as_it_stands(sentences_and_spans):
+    *_, row = read_trajectories(sentences_and_spans)
+    score = rewards.load("answer_support")().score(row.trajectory)
+    assert (score.value, score.parts["judge"]) == (0.0, "containment")
+
+
+def test_broken_rows_are_left_out_and_counted(tmp_path):
     silent = "<think>Look.</think><search>x</search><information>y</information><answer>z</answer>"
     rows = [
         {"question": "Q?", "text": silent},
@@ -95,7 +159,8 @@ def test_rows_that_are_broken_and_actions_without_a_thought_are_left_out_and_cou
         1,
         5,
         2,
-    ) and not found.complete
+    )
+    assert not found.complete
     assert [why.split(":")[0] for why in file.reasons] == ["row 2", "row 3"]
     again = label([path], tmp_path / "out", judge=scripted(), dialect="search_r1", limit=1)
     assert again.files == found.files  # a shorter read does not shrink a file's record
@@ -110,7 +175,8 @@ def test_the_pairs_are_those_that_the_reward_asks_about(tmp_path, metric):
         for row in read_trajectories(path)
         for item in reward(metric, judge).pairs(row.trajectory)
     ]
-    assert asked and judge.asked == list(dict.fromkeys(asked))
+    assert asked
+    assert judge.asked == list(dict.fromkeys(asked))
     assert label([path], tmp_path / "words", metric=metric).pairs == len(judge.asked)
     found = [
         Pair(row["premise"], row["hypothesis"], row["question"], row["task"])
@@ -119,7 +185,7 @@ def test_the_pairs_are_those_that_the_reward_asks_about(tmp_path, metric):
     assert found == judge.asked
 
 
-def test_what_was_abstained_from_is_no_label_and_asked_again_alone(tmp_path):
+def test_an_abstention_is_no_label_and_asked_again(tmp_path):
     path = file_of(
         tmp_path / "mine.jsonl", [episode(1, "yes"), episode(2, "abstain"), episode(3, "no")]
     )
@@ -133,13 +199,15 @@ def test_what_was_abstained_from_is_no_label_and_asked_again_alone(tmp_path):
     assert [pair.hypothesis for pair in again.asked] == ["abstain"]
 
 
-def test_a_file_cut_off_is_labelled_as_far_as_it_goes_and_a_folder_is_its_files(tmp_path):
+def test_a_file_cut_off_is_labelled_as_far_as_it_goes(tmp_path):
     noise = [episode(n, hashlib.sha256(str(n).encode()).hexdigest() * 8) for n in range(60)]
     whole = file_of(tmp_path / "in" / "a.jsonl.gz", noise)
     whole.write_bytes(whole.read_bytes()[:-2000])
     found = label([whole, many(tmp_path / "in" / "b.jsonl", 3)], tmp_path / "out", judge=scripted())
-    assert 3 < found.pairs < 63 and not found.complete
-    assert "cannot read" in found.files[0].broken_off and found.files[1].pairs == 3
+    assert 3 < found.pairs < 63
+    assert not found.complete
+    assert "cannot read" in found.files[0].broken_off
+    assert found.files[1].pairs == 3
     assert label([tmp_path / "in"], tmp_path / "same", judge=scripted()).files == found.files
 
 
@@ -160,14 +228,14 @@ def test_files_may_be_added_but_not_other_judges_or_metrics(tmp_path):
     with pytest.raises(ConfigError, match="judge: 'scripted' there, 'other' now"):
         label([one], tmp_path / "out", judge=scripted("other"))
     (tmp_path / "out" / "provenance.json").unlink()
-    with pytest.raises(ConfigError, match=r"provenance\.json does not say how"):
+    with pytest.raises(ConfigError, match=r"provenance\.json has no settings record"):
         label([one], tmp_path / "out", judge=scripted())
     assert len(rows_of(tmp_path / "out")) == 3
 
 
 @given(st.integers(min_value=0, max_value=3000))
 @settings(max_examples=15)
-def test_a_file_cut_at_any_byte_goes_on_without_loss_or_repetition(tmp_path_factory, at):
+def test_a_file_cut_anywhere_goes_on_without_loss(tmp_path_factory, at):
     folder = tmp_path_factory.mktemp("labels")
     path = many(folder / "mine.jsonl", 8)
     label([path], folder / "out", judge=scripted())
@@ -177,10 +245,11 @@ def test_a_file_cut_at_any_byte_goes_on_without_loss_or_repetition(tmp_path_fact
     left = pairs.read_bytes().count(b"}")  # a line is whole without its line break
     judge = scripted()
     label([path], folder / "out", judge=judge)
-    assert pairs.read_bytes() == whole and len(judge.asked) == 8 - left
+    assert pairs.read_bytes() == whole
+    assert len(judge.asked) == 8 - left
 
 
-def test_a_judge_that_breaks_off_keeps_what_it_said_and_no_second_run_writes_meanwhile(tmp_path):
+def test_a_judge_that_breaks_off_keeps_its_labels(tmp_path):
     path = many(tmp_path / "mine.jsonl", 100)
 
     class Mortal(CountingJudge):
@@ -197,7 +266,8 @@ def test_a_judge_that_breaks_off_keeps_what_it_said_and_no_second_run_writes_mea
         label([path], tmp_path / "out", judge=Mortal(name="scripted"))
     assert not json.loads((tmp_path / "out" / "provenance.json").read_text())["finished"]
     judge = scripted()
-    assert label([path], tmp_path / "out", judge=judge).pairs == 100 and len(judge.asked) == 68
+    assert label([path], tmp_path / "out", judge=judge).pairs == 100
+    assert len(judge.asked) == 68
 
 
 @given(
@@ -207,9 +277,10 @@ def test_a_judge_that_breaks_off_keeps_what_it_said_and_no_second_run_writes_mea
     st.integers(0, 3),
 )
 def test_samples_are_nested_and_in_order(letters, one, two, seed):
-    cuts = [Cut(letter, Pair(letter, "h"), f"s:{n}", 1) for n, letter in enumerate(letters)]
+    cuts = [PairToJudge(letter, Pair(letter, "h"), f"s:{n}", 1) for n, letter in enumerate(letters)]
     few, more = (sampled(cuts, count, seed) for count in sorted((one, two)))
-    assert [cut for cut in more if cut in few] == few and len(few) == min(one, two, len(letters))
+    assert [cut for cut in more if cut in few] == few
+    assert len(few) == min(one, two, len(letters))
     assert [cuts.index(cut) for cut in more] == sorted(cuts.index(cut) for cut in more)
 
 
@@ -236,7 +307,7 @@ def test_what_cannot_be_labelled_is_refused(tmp_path):
     assert pairs.read_bytes() == damaged
 
 
-def test_the_command_leaves_pairs_open_where_a_server_fails_and_says_which_files_judge_and_prompt(
+def test_a_failing_server_leaves_pairs_open(
     tmp_path,
 ):
     path, out = many(tmp_path / "mine.jsonl", 5), tmp_path / "out"
@@ -255,16 +326,19 @@ def test_the_command_leaves_pairs_open_where_a_server_fails_and_says_which_files
         ]
         command = ["label", path, "--out", out, *judge, "--license", "cc-by-4.0"]
         done = invoked(*command)
-        assert done.exit_code == 3 and "pairs without a label: 5" in done.output
+        assert done.exit_code == 3
+        assert "pairs without a label: 5" in done.output
         server.mode = "ok"
         for calls in (5, 0):
             before = server.calls
-            assert invoked(*command).exit_code == 0 and server.calls == before + calls
+            assert invoked(*command).exit_code == 0
+            assert server.calls == before + calls
     found = json.loads((out / "provenance.json").read_text())
     assert found["files"][0]["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
     assert found["files"][0]["dialects"] == {"search_r1": 5}
     (name, digest), *_ = found["prompts"].items()
-    assert name.startswith("info_think@") and len(digest) == 64
+    assert name.startswith("info_think@")
+    assert len(digest) == 64
     assert found["judges"] == {f"endpoint:stub {name}": 5}
     assert (found["judge"], found["license"], found["finished"]) == (
         "endpoint:stub",
@@ -272,7 +346,9 @@ def test_the_command_leaves_pairs_open_where_a_server_fails_and_says_which_files
         True,
     )
     card = (out / "README.md").read_text()
-    assert "license: cc-by-4.0" in card and f"`{name}`" in card and "terms of the judge" in card
+    assert "license: cc-by-4.0" in card
+    assert f"`{name}`" in card
+    assert "terms of the judge" in card
     assert str(tmp_path) not in card + json.dumps(found)
 
 
@@ -282,9 +358,12 @@ def test_no_name_writes_markup_into_the_card(tmp_path):
     out = tmp_path / "a`b\n# [Owned](x)"
     label([path], out, judge=scripted(name=odd), license="mit")
     card = (out / "README.md").read_text()
-    assert "\n## Owned" not in card and "\n# [Owned]" not in card and "\n# [" not in card
+    assert "\n## Owned" not in card
+    assert "\n# [Owned]" not in card
+    assert "\n# [" not in card
     shown = [line for line in card.splitlines() if "evil.example" in line]
-    assert shown and all(line.count("`") % 2 == 0 for line in shown)
+    assert shown
+    assert all(line.count("`") % 2 == 0 for line in shown)
     for line in shown:
         assert all("evil" not in part for part in line.split("`")[::2]), "all of it is code"
         assert not line.startswith("|") or line.count("|") in (3, 6), "no cell is added"

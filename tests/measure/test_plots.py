@@ -11,6 +11,7 @@ from PIL import Image
 from faithful_search.analysis.figures import (
     bars,
     compare,
+    heat_map,
     lines,
     reliability,
     reward_curves,
@@ -36,7 +37,9 @@ def history(slope=1.0):
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """The axes of the figures drawn, kept so that their content can be read; writing them takes ten times as long."""
+    """The axes of the figures drawn, kept so that their content can be read; writing them takes ten
+    times as long.
+    """
     kept = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, path: kept.append(figure.axes))
     return kept
@@ -50,9 +53,7 @@ def values(axis, number=0):
     return axis.lines[number].get_ydata().tolist()
 
 
-def test_reward_curves_show_components_alpha_and_moving_weights_and_a_comparison_means_over_seeds(
-    tmp_path, drawn
-):
+def test_reward_curves_show_components_and_weights(tmp_path, drawn):
     resumed = [{"step": 40, "reward": 9.0}, *history()]  # a step that was logged twice counts once
     path = reward_curves(resumed, tmp_path / "rewards.png")
     rows = {
@@ -67,19 +68,19 @@ def test_reward_curves_show_components_alpha_and_moving_weights_and_a_comparison
     compare({"PoU": [history(slope=1.0), history(slope=3.0)], "one": [history()]}, ["reward"], path)
     [(upper, lower), (parts, weights), (means,)] = drawn
     assert legend(upper) == ["total reward", "citation, R_cite"]
-    assert values(upper) == [step / 40 for step in range(1, 41)] and values(lower) == [0.9] * 40
+    assert values(upper) == [step / 40 for step in range(1, 41)]
+    assert values(lower) == [0.9] * 40
     assert legend(parts) == ["total reward", "exact match", "information-think"]
     assert legend(weights) == ["weight of information-think"]
     assert values(weights, 1) == pytest.approx([0.01, 0.02, 0.03])
     top = max(y for x, y in means.collections[0].get_paths()[0].vertices if x == 40)
     # of 1 and 3: s/√2 = 1, t of one degree of freedom
-    assert values(means)[-1] == pytest.approx(2.0) and top == pytest.approx(2.0 + 12.706, rel=1e-3)
+    assert values(means)[-1] == pytest.approx(2.0)
+    assert top == pytest.approx(2.0 + 12.706, rel=1e-3)
     assert legend(means) == ["PoU (2 seeds)", "one (1 seed)"]
 
 
-def test_curves_of_tools_of_stability_and_of_a_policys_own_scores_have_a_panel_for_what_was_logged(
-    tmp_path, drawn
-):
+def test_curves_have_a_panel_for_what_was_logged(tmp_path, drawn):
     tool_curves(history(), tmp_path / "tools.png")
     tool_curves(
         [{"step": n, "tools/ratio/search": 1.0, "tools/calls": float(n)} for n in (1, 2)],
@@ -90,7 +91,8 @@ def test_curves_of_tools_of_stability_and_of_a_policys_own_scores_have_a_panel_f
         [{"step": n, "self_score": 0.6, "self_gap": 0.1} for n in (1, 2)], tmp_path / "self.svg"
     )
     (shares, entropy), (calls,), (likelihood,), (own, _) = drawn
-    assert legend(shares) == ["local_search", "knowledge_graph"] and len(entropy.lines) == 2
+    assert legend(shares) == ["local_search", "knowledge_graph"]
+    assert len(entropy.lines) == 2
     assert [values(axis) for axis in (calls, likelihood, own)] == [
         [1.0, 2.0],
         [-0.1, -0.2],
@@ -119,7 +121,8 @@ def test_bars_lines_and_bins_have_the_values_and_intervals_given(tmp_path, drawn
     ]
     assert errors == [[0.25, 0.625], [0.5, 0.75]]
     assert [list(line.get_ydata()) for line in panel.lines] == [[0.5, 0.5], [0.5, 1.0]]
-    assert list(bins.lines[1].get_ydata()) == [0.1, 0.6] and legend(bins) == ["judge (40 pairs)"]
+    assert list(bins.lines[1].get_ydata()) == [0.1, 0.6]
+    assert legend(bins) == ["judge (40 pairs)"]
 
 
 def test_nothing_to_draw_is_said(tmp_path):
@@ -132,10 +135,26 @@ def test_nothing_to_draw_is_said(tmp_path):
             draw(tmp_path / "none.png")
 
 
-def test_figures_are_written_also_in_a_thread_and_leave_pyplot_alone(tmp_path):
+def test_figures_are_written_in_a_thread_without_pyplot(tmp_path):
     before, path = "matplotlib.pyplot" in sys.modules, tmp_path / "new" / "tools.png"
     thread = threading.Thread(target=tool_curves, args=(history(), path))
     thread.start()
     thread.join()
-    assert Image.open(path).size[0] >= 900 and path.stat().st_size > 10_000
+    assert Image.open(path).size[0] >= 900
+    assert path.stat().st_size > 10_000
     assert ("matplotlib.pyplot" in sys.modules) == before
+
+
+def test_a_heat_map_writes_each_value_in_its_cell(tmp_path, drawn):
+    names = ["reads", "cheats"], ["one mix", "another"]
+    heat_map([[0.5, None], [1.25, 0.0]], names, tmp_path / "map.png", "Paid", "share")
+    [(axis, _)] = drawn
+    cells = {text.get_position(): text.get_text() for text in axis.texts}
+    assert cells == {(0, 0): "0.50", (0, 1): "1.25", (1, 1): "0.00"}
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["reads", "cheats"]
+
+
+def test_a_heat_map_of_one_cell_with_a_long_name_is_drawn(tmp_path):
+    path = heat_map([[0.5]], (["one"], ["a mix " * 8]), tmp_path / "map.png", "Paid", "share")
+    with Image.open(path) as picture:
+        assert picture.width > 300

@@ -1,4 +1,6 @@
-"""What an evaluation tells of a policy that reads and one that does not: verdicts, blanked responses, citations."""
+"""What an evaluation tells of a policy that reads and one that does not: verdicts, blanked
+responses, citations.
+"""
 
 import json
 import pickle
@@ -18,7 +20,6 @@ from faithful_search.errors import ConfigError, GeneratorError
 from faithful_search.hub.cards import model_card
 from faithful_search.inference.base import Sampling
 from faithful_search.judges import GroundingJudge
-from faithful_search.judges.facts import FactsJudge
 from faithful_search.measure.behaviour import no_share, retry_share, tool_counts
 from faithful_search.measure.evaluation import AUROC, GAP, Evaluation, Record, difference
 from faithful_search.measure.probes import (
@@ -39,13 +40,14 @@ from faithful_search.measure.suite import (
 )
 from faithful_search.measure.verdicts import BINS, Seen, Verdicts, auroc, gap, verdict_columns
 from faithful_search.rewards import CitationStatesFact, Correctness, EvidenceSensitivity, Format
-from faithful_search.rewards.perturbation import NEUTRAL
 from faithful_search.rollout import Engine, Limits
 from faithful_search.rollout.arguments import EnvironmentArguments
 from faithful_search.tasks import load_tasks
+from faithful_search.tools import Toolbox
 from faithful_search.training import runs
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 from faithful_search.world import Asked, Change, bundled_world
+from faithful_search.world.facts import FactsJudge
 
 # --- the statistics, by hand
 
@@ -69,9 +71,11 @@ HAND = [
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        # a: (0.9 + 0.3)/2 - 0.5 = 0.1, b: 0.8 - (0.8 + 0.4)/2 = 0.2, each of weight 2/3; pairs won 1 and 1.5 of 2
+        # a: (0.9 + 0.3)/2 - 0.5 = 0.1, b: 0.8 - (0.8 + 0.4)/2 = 0.2, each of weight 2/3; pairs won
+        # 1 and 1.5 of 2
         (HAND, (0.15, 2.5 / 4)),
-        # strata weigh n1 n0 / (n1 + n0): 3/4 where the gap is 1, 1/2 where it is 0; the raw means would say 0.75
+        # strata weigh n1 n0 / (n1 + n0): 3/4 where the gap is 1, 1/2 where it is 0; the raw means
+        # would say 0.75
         (
             [seen("a", 1.0, 1.0, 1.0, lacking=[0.0]) + seen("b", 0.5, lacking=[0.5]), []],
             (0.6, 0.875),
@@ -133,8 +137,9 @@ def asked_for(task):
 
 
 class Looker(lab.Writing):
-    """Asks for a question's last fact, first the tool that lacks it where one does, after a no the other; p(yes) tells
-    whether it reads."""
+    """Asks for a question's last fact, first the tool that lacks it where one does, after a no the
+    other; p(yes) tells whether it reads.
+    """
 
     def __init__(self, reads=True):
         super().__init__()
@@ -196,9 +201,7 @@ def found(toolbox):
     }
 
 
-def test_a_policy_that_reads_scores_and_nothing_of_it_is_left_when_its_tools_are_blanked(
-    toolbox, found
-):
+def test_blanked_tools_leave_a_reading_policy_nothing(toolbox, found):
     read = found[True]
     ones = (
         "exact_match",
@@ -209,12 +212,12 @@ def test_a_policy_that_reads_scores_and_nothing_of_it_is_left_when_its_tools_are
         "answered",
     )
     assert [read.rows[name].value for name in ones] == [1.0] * 6
-    assert read.rows["evidence_sensitivity"].value > 0.5 and read.rows["exact_match"].n == len(
-        TASKS
-    )
-    assert found[False].rows["evidence_sensitivity"].value == pytest.approx(0.0)
+    assert read.rows["evidence_sensitivity_unseen"].value > 0.5
+    assert read.rows["exact_match"].n == len(TASKS)
+    assert found[False].rows["evidence_sensitivity_unseen"].value == pytest.approx(0.0)
     calls = {name: sum(own) for name, own in read.tool_calls.items()}
-    assert calls == tool_counts(read.trajectories) and all(calls.values())
+    assert calls == tool_counts(read.trajectories)
+    assert all(calls.values())
     assert read.trajectories[0].meta["scores"]["exact_match"] == 1.0
     other = msgspec.structs.replace(
         TASKS[1], question=f"{TASKS[1].question} Say: "
@@ -226,10 +229,8 @@ def test_a_policy_that_reads_scores_and_nothing_of_it_is_left_when_its_tools_are
     blind = evaluate_policy(
         engine(Blanked(toolbox)), TASKS[:4], {"exact_match": Correctness()}, controls=0
     )
-    assert (
-        blind.rows["exact_match"].value == 0.0
-        and difference(read, blind, "exact_match").value == -1.0
-    )
+    assert blind.rows["exact_match"].value == 0.0
+    assert difference(read, blind, "exact_match").value == -1.0
     assert all(
         item.text == item.title == "content"
         for t in blind.trajectories
@@ -261,26 +262,31 @@ def test_an_interrupted_evaluation_goes_on_where_it_was(toolbox, tmp_path):
         evaluate_policy(failing, tasks, FORMAT, folder=tmp_path)
     rollouts = tmp_path / "evaluating.jsonl"
     kept = [Trajectory.from_json(line).id for line in rollouts.read_text().splitlines()]
-    assert kept[:2] == [TASKS[0].id, f"{TASKS[0].id}#1"] and len(kept) < len(tasks)
+    assert kept[:2] == [TASKS[0].id, f"{TASKS[0].id}#1"]
+    assert len(kept) < len(tasks)
     rollouts.write_text(rollouts.read_text() + '{"steps": [')  # killed while it wrote
     whole = evaluate_policy(engine(toolbox), tasks, FORMAT)
     for asks in (True, False):
         policy = Failing()
         policy.left = 100
         again = evaluate_policy(engine(toolbox, policy), tasks, FORMAT, folder=tmp_path)
-        assert again.rows == whole.rows and again.trajectories == whole.trajectories
+        assert again.rows == whole.rows
+        assert again.trajectories == whole.trajectories
         assert (policy.left < 100) is asks
 
 
-def test_p_yes_of_natural_states_is_asked_in_one_call_and_compared_within_tool_and_relation(found):
+def test_natural_states_are_asked_in_one_call(found):
     reads, blind, policy = found[True], found[False], Looker()
     judged = [sum(bool(step.evidence) for step in item.steps[:-1]) for item in reads.trajectories]
-    assert [len(own) for own in reads.verdicts] == judged and {1, 2} <= {*judged}
+    assert [len(own) for own in reads.verdicts] == judged
+    assert {1, 2} <= {*judged}
     every = {item for own in reads.verdicts for item in own}
     assert {item.stratum for item in every} == {"local_search country", "knowledge_graph country"}
     assert {(item.states, item.q) for item in every} == {(True, 0.9), (False, 0.2)}
-    assert reads.rows[GAP].value == pytest.approx(0.7) and reads.rows[AUROC].value == 1.0
-    assert blind.rows[GAP].value == pytest.approx(0.0, abs=1e-9) and blind.rows[AUROC].value == 0.5
+    assert reads.rows[GAP].value == pytest.approx(0.7)
+    assert reads.rows[AUROC].value == 1.0
+    assert blind.rows[GAP].value == pytest.approx(0.0, abs=1e-9)
+    assert blind.rows[AUROC].value == 0.5
     assert 0 < reads.rows[GAP].n <= len(TASKS)
     texts = [
         msgspec.structs.replace(item, tokens=None) for item in reads.trajectories
@@ -294,7 +300,9 @@ def test_p_yes_of_natural_states_is_asked_in_one_call_and_compared_within_tool_a
 
 
 def reader():
-    """A judge that is prompted: a passage states what is asked for when it holds the word `fact`."""
+    """A judge that is prompted: a passage states what is asked for when it holds the word
+    `fact`.
+    """
 
     def states(pair):
         assert pair.task == "states"
@@ -323,14 +331,12 @@ def last(*refs, helpful=True, answer="a"):
     return Step(think="t", helpful=helpful, refs=refs, answer=answer)
 
 
-def test_elsewhere_strata_are_the_tools_and_the_judge_says_what_is_stated():
+def test_outside_the_world_strata_are_the_tools():
     second = searched("other", first=2, tool="graph", helpful=True, refs=("E1",))
     row, no = rollout(searched("a fact"), second, last(helpful=False)), last(helpful=False)
     (score,) = Verdicts(reader(), policy=Constant()).score_batch([row])
-    assert (
-        score.parts["verdicts"] == [Seen("web", True, 0.75), Seen("graph", False, 0.75)]
-        and score.value is None
-    )
+    assert score.parts["verdicts"] == [Seen("web", True, 0.75), Seen("graph", False, 0.75)]
+    assert score.value is None
     estimate = evaluate_rollouts(
         [row] * 3, list("abc"), {GAP: Verdicts(Down(), policy=Constant())}, ["web"]
     ).rows[GAP]
@@ -352,8 +358,10 @@ def test_elsewhere_strata_are_the_tools_and_the_judge_says_what_is_stated():
     ] == [[]] * 4
 
 
-def test_a_verdict_is_compared_by_what_its_response_states_in_its_own_world():
-    """In the changed world the edited passage states the fact; in the world as it is the same text does not."""
+def test_a_verdict_is_held_against_its_own_world():
+    """In the changed world the edited passage states the fact; in the world as it is the same text
+    does not.
+    """
     change = Change("Algeria", "capital", "Algiers", "Luanda", 0, Asked("Algeria", "capital"))
     asked = searched(
         "The capital of Algeria is Luanda.", tool="knowledge_graph", query="capital of Algeria"
@@ -369,9 +377,7 @@ def test_a_verdict_is_compared_by_what_its_response_states_in_its_own_world():
 # --- differences, kept and shown
 
 
-def test_differences_are_paired_survive_a_file_and_stand_in_metrics_cards_and_tables(
-    found, tmp_path
-):
+def test_paired_differences_survive_a_file(found, tmp_path):
     before, after = found[False], found[True]
     back = Evaluation.from_dict(json.loads(json.dumps(before.to_dict())))
     assert (back.verdicts, back.rows, back.values) == (before.verdicts, before.rows, before.values)
@@ -380,7 +386,9 @@ def test_differences_are_paired_survive_a_file_and_stand_in_metrics_cards_and_ta
         assert change == difference(before, after, name)
         assert change.value == pytest.approx(after.rows[name].value - before.rows[name].value), name
     change, swapped = difference(back, after, GAP), difference(after, back, GAP)
-    assert change.value == pytest.approx(0.7) and change.low > 0.5 and change.n == after.rows[GAP].n
+    assert change.value == pytest.approx(0.7)
+    assert change.low > 0.5
+    assert change.n == after.rows[GAP].n
     assert (swapped.value, swapped.low) == (
         pytest.approx(-change.value),
         pytest.approx(-change.high),
@@ -407,11 +415,9 @@ def test_differences_are_paired_survive_a_file_and_stand_in_metrics_cards_and_ta
     metrics = record.metrics()
     assert names <= metrics["differences"].keys() & metrics["before"]["rows"].keys()
     cells = {row[0]: row for row in table_rows(before, after, ("before", "after"))}
-    assert (
-        names <= cells.keys()
-        and cells[GAP][3].startswith("+0.700 [")
-        and cells[GAP][3].endswith("*")
-    )
+    assert names <= cells.keys()
+    assert cells[GAP][4].startswith("+0.700 [")
+    assert cells[GAP][4].endswith("*")
     card = model_card(record, "r", []).read_text(encoding="utf-8")
     assert all(f"\n{name} " in card and f"type: {name}\n" in card for name in names)
 
@@ -419,7 +425,7 @@ def test_differences_are_paired_survive_a_file_and_stand_in_metrics_cards_and_ta
 # --- blanked responses
 
 
-def test_blanked_tools_are_as_before_and_which_word_a_response_reads_depends_on_its_call_alone(
+def test_a_blank_response_depends_on_its_call_alone(
     toolbox,
 ):
     calls = [
@@ -438,18 +444,30 @@ def test_blanked_tools_are_as_before_and_which_word_a_response_reads_depends_on_
         {item.text for item in shown.evidence} | {item.title for item in shown.evidence}
         for shown in found
     ]
-    assert all(len(own) == 1 for own in words) and {*UNSEEN_BLANKS} >= set.union(*words)
-    assert len(set.union(*words)) > 2 and "Unknown tool" in unknown.note and nothing.evidence == ()
+    assert all(len(own) == 1 for own in words)
+    assert {*UNSEEN_BLANKS} >= set.union(*words)
+    assert len(set.union(*words)) > 2
+    assert "Unknown tool" in unknown.note
+    assert nothing.evidence == ()
 
 
-def test_blanked_episodes_are_short_and_a_reader_says_no_and_goes_on(toolbox, found):
+def test_blanked_evidence_keeps_its_address(toolbox):
+    page = Evidence("Ada led it.", "Ada", url="https://a.org/ada")
+    with Toolbox([lab.Shelf(page, Evidence("Bo lives there."))]) as box:
+        call = ToolCall("shelf", {"query": "Ada"})
+        [shown] = Blanked(box).run_batch([call], [box.session()])
+    assert [item.url for item in shown.evidence] == ["https://a.org/ada", ""]
+
+
+def test_a_reader_says_no_to_blanked_evidence_and_goes_on(toolbox, found):
     assert (
         {len(item.steps) for item in blank_engine(engine(toolbox)).run(TASKS)}
         == {BLANK_TURNS}
         == {3}
     )
     rows = found[True].rows
-    assert rows[NO].value == rows[RETRY].value == 1.0 and rows[NO].n == rows[RETRY].n == len(TASKS)
+    assert rows[NO].value == rows[RETRY].value == 1.0
+    assert rows[NO].n == rows[RETRY].n == len(TASKS)
 
 
 BLIND = rollout(  # no, then another tool; no, then the same tool; yes; no, then an answer
@@ -461,13 +479,16 @@ BLIND = rollout(  # no, then another tool; no, then the same tool; yes; no, then
 )
 
 
-def test_shares_on_blanked_responses_by_hand_and_their_rows_count_questions():
-    assert no_share(BLIND) == 3 / 4 and retry_share(BLIND, ["web", "graph"]) == pytest.approx(1 / 3)
+def test_shares_on_blanked_responses_by_hand():
+    assert no_share(BLIND) == 3 / 4
+    assert retry_share(BLIND, ["web", "graph"]) == pytest.approx(1 / 3)
     assert retry_share(BLIND, ["web"]) == 0.0  # the other tool is none
     trusting = rollout(searched("garden"), last("E1"))
-    assert no_share(trusting) == 0.0 and retry_share(trusting, ["web", "graph"]) is None
+    assert no_share(trusting) == 0.0
+    assert retry_share(trusting, ["web", "graph"]) is None
     noted = rollout(Step(call=ToolCall("web"), note="No results."), last(helpful=False))
-    assert no_share(noted) is None and no_share(rollout(Step(answer="a"))) is None
+    assert no_share(noted) is None
+    assert no_share(rollout(Step(answer="a"))) is None
 
     plain, blind = [rollout(Step(answer="a"))] * 4, [BLIND, BLIND, BLIND, rollout(Step(answer="a"))]
     shown = evaluate_rollouts(plain, ["q", "q", "r", "s"], {}, ["web", "graph"], blind=blind)
@@ -479,8 +500,10 @@ def test_shares_on_blanked_responses_by_hand_and_their_rows_count_questions():
     assert NO not in evaluate_rollouts(plain, list("abcd"), {}, ["web"]).rows
 
 
-def test_evaluations_of_a_training_share_the_blanked_episodes_out(toolbox, monkeypatch):
-    """Two processes have every other question each; the main one has all in one order, blanked ones too."""
+def test_evaluations_share_the_blanked_episodes_out(toolbox, monkeypatch):
+    """Two processes have every other question each; the main one has all in one order, blanked ones
+    too.
+    """
     gathered: dict[int, list] = {0: [], 1: []}
 
     def evaluated(rank):
@@ -499,15 +522,17 @@ def test_evaluations_of_a_training_share_the_blanked_episodes_out(toolbox, monke
             **own, generating=nullcontext, asking=lambda *rewards: nullcontext()
         )
         state = SimpleNamespace(process_index=rank, num_processes=2, is_main_process=rank == 0)
+        state.print = lambda line: None
         monkeypatch.setattr(runs, "PartialState", lambda: state)
         monkeypatch.setattr(runs, "gather_object", gather)
         script = SimpleNamespace(dialect="pou", eval_controls=5, held_out=lambda: TASKS)
-        return runs.evaluate(trainer, script, default_rewards(facts=True))
+        return runs.evaluate(trainer, script, default_rewards(facts=True), "after training")
 
     assert evaluated(1) is None
     whole = evaluated(0)
     # five are blocked and four changed, in all
-    assert [len(own) for own in gathered[0]] == [6, 6, 5] and len(gathered[1][2]) == 4
+    assert [len(own) for own in gathered[0]] == [6, 6, 5]
+    assert len(gathered[1][2]) == 4
     assert whole.questions == [task.id for task in (*TASKS[::2], *TASKS[1::2])]
     assert [item.id for own in (gathered[0][1], gathered[1][1]) for item in own] == whole.questions
     assert [whole.rows[name].n for name in ("memory_share", NO)] == [5, 12]
@@ -526,16 +551,21 @@ def test_citations_that_state_the_fact_by_hand():
     def score(*steps, judge=None):
         return CitationStatesFact(*[judge] if judge else []).score(rollout(*steps))
 
-    assert score(first, last("E1")).value == 1.0 and score(first, last("E2")).value == 0.0
+    assert score(first, last("E1")).value == 1.0
+    assert score(first, last("E2")).value == 0.0
     assert score(first, last("E2", "E1")).value == 1.0  # one of the cited is enough
     half = score(first, again, last("E3"))
-    assert half.value == 0.5 and "step 2" in half.why
+    assert half.value == 0.5
+    assert "step 2" in half.why
     assert score(first, again, last("E9")).value == 0.0  # one that is not valid does not count
     for steps in ((first, last("E9")), (first, last(helpful=False)), (Step(answer="a"),)):
-        assert score(*steps).value is None and CitationStatesFact().measure(score(*steps)) is None
-    assert not CitationStatesFact().covers("search_r1") and CitationStatesFact().covers("pou")
+        assert score(*steps).value is None
+        assert CitationStatesFact().measure(score(*steps)) is None
+    assert not CitationStatesFact().covers("search_r1")
+    assert CitationStatesFact().covers("pou")
     unsure = score(searched("a fact"), last("E1"), judge=Down())
-    assert unsure.value is None and unsure.parts["abstained"]
+    assert unsure.value is None
+    assert unsure.parts["abstained"]
 
 
 # --- who judges, and what rows are called
@@ -544,6 +574,7 @@ def test_citations_that_state_the_fact_by_hand():
 @pytest.mark.parametrize(
     ("judge", "facts", "support", "reading"),
     [
+        (None, False, {"answer_support_containment"}, None),
         (GroundingJudge(), False, {"answer_support_lexical"}, None),
         (None, True, {"answer_support_facts"}, FactsJudge),
         (reader(), True, {"answer_support", "answer_support_facts"}, FactsJudge),
@@ -561,7 +592,7 @@ def test_rows_are_named_by_what_made_them(judge, facts, support, reading):
             kind(GroundingJudge())
 
 
-def test_sensitivity_is_measured_with_passages_that_no_training_shows(found):
+def test_sensitivity_is_measured_with_unseen_passages(found):
     rewards, policy = default_rewards(facts=True), Looker()
     assert rewards["evidence_sensitivity"] == EvidenceSensitivity()
     scores = (
@@ -570,10 +601,9 @@ def test_sensitivity_is_measured_with_passages_that_no_training_shows(found):
         .score_batch(found[True].trajectories)
     )
     unseen = [
-        any(text in prompt for _, text in UNSEEN_SNIPPETS) for prompt in policy.asked[0][1::2]
+        any(text[:16] in prompt for _, text in UNSEEN_SNIPPETS) for prompt in policy.asked[0][1::2]
     ]
-    assert (
-        unseen == [step["case"] == "yes" for score in scores for step in score.parts["steps"]]
-        and sum(unseen) > 5
-    )
-    assert not {*UNSEEN_BLANKS} & {*TRAINING_BLANKS} and not {*UNSEEN_SNIPPETS} & {*NEUTRAL}
+    steps = [step for score in scores for step in score.parts.get("steps", ())]
+    assert unseen == [step["case"] == "yes" for step in steps]
+    assert sum(unseen) > 5
+    assert not {*UNSEEN_BLANKS} & {*TRAINING_BLANKS}

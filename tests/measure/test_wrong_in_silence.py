@@ -1,4 +1,6 @@
-"""Files that were once read without complaint, and wrongly: what is read of each now, or what is said."""
+"""Files that were once read without complaint, and wrongly: what is read of each now, or what is
+said.
+"""
 
 import gzip
 import json
@@ -15,16 +17,15 @@ from paths import SHARED
 from served import invoked
 
 from faithful_search.dialects import parse
-from faithful_search.errors import DataError
 from faithful_search.measure import metrics
 from faithful_search.measure.audit import audit
 from faithful_search.measure.invented import KEPT, NOT_IN_CORPUS, SearchedCorpus
-from faithful_search.measure.rows import READER, pick, read_trajectories
+from faithful_search.reading.rows import READER, pick, read_trajectories
 from faithful_search.rewards import AnswerSupport
 from faithful_search.trajectory import Step, Trajectory
 
 REAL = SHARED / "data" / "trajectories" / "search_r1_verl_tool.jsonl.gz"
-EXACT = metrics.load("answer_correctness")["exact_match_squad"]
+EXACT = metrics.load("answer_correctness")["exact_match_unicode"]
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "who"}}'
 DOCS = '<information>\nDoc 1:\n"Ada"\nAda did it.\n\nDoc 2:\nBob\nBob did not.\n</information>'
 CHAT = [
@@ -41,20 +42,21 @@ SAID = {"role": "assistant", "content": "Ada"}
 
 @pytest.mark.parametrize("behind", ["", "\nand so I wait", '\n{"made": "up"}\n</tool_call>'])
 def test_calls_of_the_chat_template_with_a_brace_too_many(behind: str) -> None:
-    """As verl-tool logs them: plain role lines, documents in `<information>`; the environment ran the call."""
+    """As verl-tool logs them: plain role lines, documents in `<information>`; the environment ran
+    the call.
+    """
     text = f"{CALL}}}\n</tool_call>{behind}\n\nuser\n<tool_response>\n{DOCS}\n</tool_response>\nassistant\n"
     found = READER.parse(
         json.dumps({"output": f"{text}<answer> Ada </answer>", "gts": {"target": ["Ada"]}}).encode()
     )
-    assert (
-        found.dialect == "search_r1_like"
-        and found.answer == "Ada"
-        and EXACT.score(found).value == 1.0
-    )
+    assert found.dialect == "search_r1_like"
+    assert found.answer == "Ada"
+    assert EXACT.score(found).value == 1.0
     assert [step.call and step.call.arguments for step in found.steps] == [{"query": "who"}, None]
     titled = [(item.title, item.text) for item in found.evidence.values()]
     assert titled == [("Ada", "Ada did it."), ("Bob", "Bob did not.")]
-    assert "call_json" in kinds(found) and "response_forged" not in kinds(found)
+    assert "call_json" in kinds(found)
+    assert "response_forged" not in kinds(found)
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="the shared data are not here")
@@ -88,14 +90,15 @@ def test_an_answer_between_tags_in_a_plain_chat() -> None:
     )
 
 
-def test_sub_em_says_nothing_of_long_answers_or_without_a_last_thought() -> None:
+def test_sub_em_has_no_value_for_long_answers() -> None:
     (reward,) = metrics.load("think_answer_faithfulness").values()
     long = " ".join(["word"] * 21)
     found = [
         reward.score(Trajectory((Step(think="So.", answer=said),), answer=said))
         for said in (long, long[5:])
     ]
-    assert [score.value for score in found] == [None, 0.0] and "more than 20 words" in found[0].why
+    assert [score.value for score in found] == [None, 0.0]
+    assert "more than 20 words" in found[0].why
     asked = [
         *CHAT[:1],
         {**CHAT[1], "content": "I look."},
@@ -113,9 +116,8 @@ def test_information_without_a_search_is_no_evidence() -> None:
         found = parse(
             f"{said}{before}<information>Ada did it.</information><answer>Ada did it.</answer>"
         )
-        assert [item.text for item in found.evidence.values()] == [
-            "found"
-        ] and "response_forged" in kinds(found)
+        assert [item.text for item in found.evidence.values()] == ["found"]
+        assert "response_forged" in kinds(found)
         assert AnswerSupport().score(found).value == 0.0
 
 
@@ -125,11 +127,10 @@ def test_words_stand_where_the_numbers_need_them(tmp_path: Path) -> None:
         tmp_path / "out",
         workers=1,
     )
-    assert found.bare == 3 and "No searches found in 3 of 3 rows: is this the right column?" in str(
-        found
-    )
-    assert "…_lexical: words are compared, which is no judge" in str(found)
-    assert found.issues == {"dialect_assumed": 3}
+    assert found.bare == 3
+    assert "No searches found in 3 of 3 rows: is this the right column?" in str(found)
+    assert "…_lexical: words are compared, not meaning" in found.text(all_rows=True)
+    assert (found.mistakes, found.readings) == ({}, {"dialect_assumed": 3})
 
 
 SESSION = [
@@ -159,14 +160,17 @@ def test_files_in_which_a_row_is_no_line(tmp_path: Path) -> None:
         return [row.trajectory and row.trajectory.answer for row in read_trajectories(path)]
 
     (row,) = read_trajectories(file_of(tmp_path / "session.jsonl", [*SESSION, "{broken"]))
-    assert row.trajectory is not None and row.trajectory.answer == "Ada"
+    assert row.trajectory is not None
+    assert row.trajectory.answer == "Ada"
     assert any("1 lines that are no JSON" in issue.why for issue in row.trajectory.issues)
     spans = [span("a", "Ada"), span("b", "Bob"), {"context": {"trace_id": "a"}, "attributes": {}}]
     file_of(tmp_path / "spans.jsonl", spans)
     assert answers(tmp_path) == ["Ada", "Ada", "Bob"]  # the folder's files by name
     (tmp_path / "broken.eval").write_bytes(b"PK")
-    with pytest.raises(DataError, match=r"cannot read .*broken.eval"):
-        answers(tmp_path)
+    assert answers(tmp_path) == [None, "Ada", "Ada", "Bob"]
+    broken = next(read_trajectories(tmp_path))
+    assert "cannot read" in broken.error
+    assert "broken.eval" in broken.error
 
 
 def test_evidence_that_the_corpus_does_not_hold_is_invented(tmp_path: Path) -> None:
@@ -193,21 +197,19 @@ def test_evidence_that_the_corpus_does_not_hold_is_invented(tmp_path: Path) -> N
     found = audit(
         rows, tmp_path / "out", metrics=("answer_support",), corpus=str(corpus), workers=1
     )
-    assert (
-        found.issues["evidence_not_in_corpus"] == 2
-        and found.evidence == 4
-        and "corpus that was" not in str(found)
-    )
+    assert found.issues["evidence_not_in_corpus"] == 2
+    assert found.evidence == 4
+    assert "corpus that was" not in str(found)
     corpus = SearchedCorpus(str(tmp_path / "out" / KEPT))
     shown = {
         read.id: (NOT_IN_CORPUS in kinds(read), len(read.evidence))
-        for _, read in pick(rows, range(1, len(told) + 1), corpus=corpus)
+        for _, read in pick(rows, range(1, len(told) + 1), revise=corpus.without_invented)
     }
     true, invented = (False, 1), (True, 0)
     assert shown == {name: invented if name in ("titled", "made up") else true for name in told}
 
 
-def test_the_page_shows_evidence_as_it_was_measured_and_another_corpus_is_refused(
+def test_the_page_shows_evidence_as_it_was_measured(
     tmp_path: Path,
 ) -> None:
     text = "<search>who</search><information>{}</information><answer>Ada</answer>"
@@ -225,9 +227,19 @@ def test_the_page_shows_evidence_as_it_was_measured_and_another_corpus_is_refuse
     assert audited(str(true), *out).exit_code == 0
     page = (tmp_path / "out" / "report.html").read_text()
     invented = set(re.findall(r"nowhere in the corpus: (?:'|&#39;)([^.]+\.)", page))
-    assert all(passage in page for passage in said) and invented == set(said[2:])
+    assert all(passage in page for passage in said)
+    assert invented == set(said[2:])
     assert "corpus that was searched?" not in page  # a half of the passages is in it
     refused = audited(str(other), *out)
-    assert refused.exit_code and "corpus" in refused.output and "--overwrite" in refused.output
+    assert refused.exit_code
+    assert "corpus" in refused.output
+    assert "--overwrite" in refused.output
     asked = "3 of 4 passages of evidence are not in 1.jsonl (SHA-256"
     assert asked in " ".join(audited(str(other), *out, "--overwrite").output.split())
+
+
+def test_audits_count_rows_where_normalisers_differ(tmp_path):
+    rows = [{"output": f"<answer>{answer}</answer>", "answers": ["15"]} for answer in ("1.5", "15")]
+    result = audit(file_of(tmp_path / "rows.jsonl", rows), tmp_path / "out")
+    assert result.otherwise == 1
+    assert "exact match: 1 of 2 rows" in str(result)

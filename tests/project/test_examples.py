@@ -16,8 +16,10 @@ from faithful_search.tools import LocalSearch, Toolbox
 from faithful_search.tools.arguments import ToolArguments
 
 TURNS = (
-    '<tool_call>\n{"name": "local_search", "arguments": {"query": "capital of Peru"}}\n</tool_call><|im_end|>',
-    '<tool_call>\n{"name": "local_search", "arguments": {"question": "capital"}}\n</tool_call><|im_end|>',
+    '<tool_call>\n{"name": "local_search", "arguments": {"query": "capital of '
+    'Peru"}}\n</tool_call><|im_end|>',
+    '<tool_call>\n{"name": "local_search", "arguments": {"question": '
+    '"capital"}}\n</tool_call><|im_end|>',
     "Lima<|im_end|>",
 )
 
@@ -75,15 +77,16 @@ def test_smolagents_describes_every_tool_and_calls_it(every_tool):
     for tool, name in (("web_search", "query_list"), ("browse", "url_list")):
         given = described[tool]["properties"][name]
         assert (given["type"], given["items"]["type"]) == ("array", "string")
-    assert described["web_search"]["required"] == [] and described["local_search"]["required"] == [
-        "query"
-    ]
+    assert described["web_search"]["required"] == []
+    assert described["local_search"]["required"] == ["query"]
     assert "not public" in tools[1](url_list=["http://127.0.0.1/"])
     assert "not both" in tools[0](query="a", query_list=["b"])
 
 
 def scripted_policy():
-    """An untrained Qwen2 whose generation follows a script: episodes go on by themselves, everything else is real."""
+    """An untrained Qwen2 whose generation follows a script: episodes go on by themselves,
+    everything else is real.
+    """
     from trl.chat_template_utils import qwen2_5_chat_template
 
     named = {
@@ -143,4 +146,4 @@ def test_ray_gives_each_row_its_scores(tmp_path):
         == 6
     )
     scored = pandas.read_parquet(tmp_path / "out").sort_values("id")
-    assert scored["exact_match_squad"].tolist() == [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]
+    assert scored["exact_match_unicode"].tolist() == [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]

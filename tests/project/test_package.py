@@ -1,4 +1,6 @@
-"""The package as a whole: its public names, what importing it costs, which part may import which, the README's code."""
+"""The package as a whole: its public names, what importing it costs, which part may import which,
+the README's code.
+"""
 
 import ast
 import doctest
@@ -24,21 +26,43 @@ PACKAGE = Path(fs.__file__).parent
 LAYERS = (
     {"errors"},
     {"flags"},
-    {"registry", "text", "trajectory", "tasks", "bundled", "world", "wire"},
-    {"counterfactual"},
+    {
+        "registry",
+        "answer_forms",
+        "answer_tokens",
+        "abstention",
+        "columns",
+        "json_lines",
+        "text",
+        "escape",
+        "loose_json",
+        "trajectory",
+        "tasks",
+        "suites",
+        "bundled",
+        "wire",
+    },
+    {"citations", "evidence"},
     {"formats"},
     {"dialects"},
+    {"reading"},
     {"tools", "inference"},
     {"judges"},
-    {"rewards"},
-    {"rollout"},
+    {"world"},
+    {"counterfactual", "rewards"},
+    {"rollout", "scoring"},
+    {"adapters"},
     {"training", "measure", "coldstart", "distil"},
+    {"gauntlet"},
     {"analysis", "hub", "serving", "demo"},
+    {"recipes"},
     {"cli"},
 )
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
+HOSTS = {"inspect_ai", "openenv", "skyrl_gym", "verifiers", "verl"}
+NOT_OF_THE_WORLD = ("trajectory", "judges", "rewards.base", "rollout", "training")
 TORCH = {"torch", "transformers", "trl", "accelerate", "peft"}
-TORCH_ROOMS = ("inference.", "training.", "coldstart.", "distil.", "judges.nli")
+TORCH_ROOMS = ("inference.", "training.", "coldstart.", "distil.", "recipes.", "judges.nli")
 
 
 def run_python(code: str) -> str:
@@ -48,7 +72,9 @@ def run_python(code: str) -> str:
 
 
 def readme_block(holds: str) -> tuple[str, str]:
-    """The README's block of Python that holds these words, and the output that it promises below."""
+    """The README's block of Python that holds these words, and the output that it promises
+    below.
+    """
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (found,) = re.findall(rf"```python\n([^`]*{holds}[^`]*)```(?:\n\n```text\n([^`]*)```)?", text)
     return found
@@ -106,34 +132,51 @@ def inner_edges() -> set[tuple[str, str]]:
     }
 
 
-def test_every_public_name_can_be_imported_and_is_what_type_checkers_see():
+def typed_names() -> dict[str, str | None]:
+    """The public names that type checkers see, with the modules that they are from."""
     tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
     block = next(node for node in tree.body if isinstance(node, ast.If))
-    seen = {alias.name: node.module for node in block.body for alias in node.names}
-    assert len(set(fs.__all__)) == len(fs.__all__) and {*seen, "__version__"} == set(
-        fs.__all__
-    ) <= set(dir(fs))
-    for name, module in seen.items():
-        found = getattr(fs, name)
-        assert not module or found is getattr(
-            importlib.import_module(f"faithful_search.{module}"), name
-        )
+    return {alias.name: node.module for node in block.body for alias in node.names}
+
+
+def test_type_checkers_see_every_public_name():
+    assert sorted([*typed_names(), "__version__"]) == sorted(fs.__all__)
+    assert set(fs.__all__) <= set(dir(fs))
+
+
+@pytest.mark.parametrize(("name", "module"), typed_names().items())
+def test_a_public_name_is_what_its_module_has(name, module):
+    value = getattr(fs, name)
+    if module is not None:
+        assert value is getattr(importlib.import_module(f"faithful_search.{module}"), name)
+
+
+def test_an_unknown_name_is_refused():
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = fs.no_such_name
 
 
-def test_importing_and_scoring_pasted_text_bring_no_heavy_package():
-    loaded = "import sys\nprint(sorted({'torch', 'transformers', 'numpy', 'datasets', 'msgspec'} & set(sys.modules)))"
-    assert run_python(f"import faithful_search\n{loaded}") == "[]\n"
+def test_importing_the_package_imports_nothing_heavy():
+    heavy = {"torch", "transformers", "numpy", "datasets", "msgspec"}
+    code = f"import faithful_search\nimport sys\nprint({heavy} & set(sys.modules))"
+    assert run_python(code) == "set()\n"
+
+
+def test_the_readmes_first_reward_prints_what_it_shows_without_torch():
     code, promised = readme_block(r"rewards\.load")
     output = run_python(f"{code}\nimport sys\nprint({TORCH!r} & set(sys.modules))")
-    assert (
-        output == f"{promised}set()\n" and len([line for line in code.splitlines() if line]) <= 12
-    )
+    assert output == f"{promised}set()\n"
+
+
+def test_the_readmes_first_reward_is_short():
+    code, _ = readme_block(r"rewards\.load")
+    assert len([line for line in code.splitlines() if line]) <= 12
 
 
 def test_the_readmes_own_agent_trains_on_a_cpu(tmp_path, monkeypatch, capsys):
-    """As it stands, in a folder where its names are there: the model is the bundled one, the corpus the world's."""
+    """As it stands, in a folder where its names are there: the model is the bundled one, the corpus
+    the world's.
+    """
     from faithful_search.bundled import tiny_policy, world_file
 
     code, _ = readme_block("SearchGRPOTrainer")
@@ -151,71 +194,105 @@ def test_the_readmes_own_agent_trains_on_a_cpu(tmp_path, monkeypatch, capsys):
     assert "'train_loss'" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("in_a_chat", [False, True])
-def test_the_readmes_reward_function_scores_what_a_trainer_gives_it(in_a_chat):
-    """A cited answer, the same with a citation of what is not there, a wrong answer, and neither call nor answer."""
-    code, _ = readme_block("def proof_of_use")
-    names: dict[str, Any] = {}
-    exec(code, names)
-    call, found = (
-        '{"name": "local_search", "arguments": {"query": "Peru"}}',
-        "Peru [E1]: The capital of Peru is Lima.",
+@pytest.mark.filterwarnings("ignore")
+def test_the_readmes_way_in_trls_trainer_runs(tmp_path, monkeypatch, caplog):
+    """One step with an untrained model, whose first batch has no valid format: the hint says so."""
+    import lab
+    import trl
+    from trl.chat_template_utils import qwen3_chat_template
+
+    from faithful_search.bundled import world_file
+
+    model = lab.small("qwen2", num_attention_heads=2, num_key_value_heads=2, intermediate_size=32)
+    tokenizer = lab.byte_tokenizer(
+        ("<|im_start|>", "<|im_end|>", "<|pad|>"),
+        eos_token="<|im_end|>",
+        pad_token="<|pad|>",
+        chat_template=qwen3_chat_template,
     )
-    lasts = [
-        f"<think><helpful>yes</helpful><ref>{ref}</ref>So it is.</think><answer>{answer}</answer>"
-        for ref, answer in (("E1", "Lima"), ("E2", "Lima"), ("E1", "Quito"))
-    ]
-    completions: list[Any]
-    if in_a_chat:
-        calls = [{"type": "function", "function": json.loads(call)}]
-        asked = {"role": "assistant", "content": "<think>Peru?</think>", "tool_calls": calls}
-        result = {"role": "tool", "name": "local_search", "content": found}
-        completions = [[asked, result, {"role": "assistant", "content": last}] for last in lasts]
-        completions.append([{"role": "assistant", "content": "Hm."}])
-    else:
-        head = f"<think>Peru?</think><tool_call>{call}</tool_call>\n<tool_response>\n{found}\n</tool_response>\n"
-        completions = [*(head + last for last in lasts), "Hm."]
-    prompts, answers = ["What is the capital of Peru?"] * 4, [["Lima"]] * 4
-    assert names["proof_of_use"](prompts=prompts, completions=completions, answers=answers) == [
-        1.0,
-        -0.25,
-        0.0,
-        -1.0,
-    ]
+    model.save_pretrained(tmp_path / "your" / "model")
+    tokenizer.save_pretrained(tmp_path / "your" / "model")
+    (tmp_path / "corpus.jsonl.gz").symlink_to(world_file("passages.jsonl.gz"))
+    (tmp_path / "questions.jsonl.gz").symlink_to(world_file("train.jsonl.gz"))
+    monkeypatch.setenv("FAITHFUL_SEARCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    small = {"max_steps": 1, "per_device_train_batch_size": 2, "num_generations": 2}
+    quiet = {"use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no"}
+
+    def config(folder, max_completion_length):
+        return trl.GRPOConfig(folder, max_completion_length=32, **small, **quiet)
+
+    code, _ = readme_block("trl_reward")
+    names = {"__name__": "__main__"}
+    exec(code.replace("GRPOConfig(", "config("), names | {"config": config})
+    assert "all 2 rewards of the first batch are -1" in caplog.text
 
 
-def test_the_recipes_page_names_every_recipe_and_configuration():
-    text = (ROOT / "recipes" / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("page", "folder"),
+    [
+        ("recipes/README.md", "recipes/configs"),
+        ("scripts/studies/README.md", "scripts/studies"),
+        ("scripts/policies/README.md", "scripts/policies"),
+    ],
+)
+def test_a_page_names_every_configuration_of_its_folder(page, folder):
+    text = (ROOT / page).read_text(encoding="utf-8")
     listed = re.findall(
-        r"^\| `((?:pou|hack|veritas|ppo|self_eval|pokee|rm|sft|eval)_[^`, ]+)` \|",
+        r"^\| `((?:pou|hack|veritas|ppo|self_eval|pokee|rm|sft|eval)_[^`, ]+)` \| (?!\d|EM)",
         text,
         re.MULTILINE,
     )
-    there = sorted(path.stem for path in (ROOT / "recipes" / "configs").glob("*.yaml"))
+    there = sorted(path.stem for path in (ROOT / folder).glob("*.yaml"))
     assert sorted(set(listed)) == there
+
+
+def test_the_recipes_page_has_a_section_for_each_recipe():
+    text = (ROOT / "recipes" / "README.md").read_text(encoding="utf-8")
     assert [
         path.name for path in (ROOT / "recipes").glob("*.py") if f"## `{path.name}`" not in text
     ] == []
 
 
-def test_imports_are_relative_inside_and_point_one_way_and_only_some_rooms_import_torch():
+def test_every_room_has_a_place():
     rooms = {room(name) for name, _ in modules()} - {"__init__"}
-    assert rooms <= set(RANK), (
-        f"give these a place in LAYERS and in docs/architecture.md: {rooms - set(RANK)}"
-    )
-    assert [
-        (source, target) for source, target in sorted(inner_edges()) if RANK[target] > RANK[source]
-    ] == []
+    homeless = rooms - set(RANK)
+    assert homeless == set(), "give these a place in LAYERS and in docs/architecture.md"
+
+
+def test_the_bundled_world_is_a_guest():
+    """Whatever judges, rewards and trains any agent imports nothing of one world's facts."""
+    importing = {
+        name
+        for name, tree in modules()
+        if name.startswith(NOT_OF_THE_WORLD)
+        for target in inner_imports(name, tree)
+        if f"{target}.".startswith(("world.", "suites.world."))
+    }
+    assert importing == set()
+
+
+def test_rooms_import_in_one_direction():
+    edges = sorted(inner_edges())
+    assert [(source, target) for source, target in edges if RANK[target] > RANK[source]] == []
+
+
+def test_no_two_rooms_import_each_other():
     graph: dict[str, set[str]] = {}
     for source, target in inner_edges():
         graph.setdefault(source, set()).add(target)
-    assert list(TopologicalSorter(graph).static_order()), "no two rooms import each other"
+    assert list(TopologicalSorter(graph).static_order())  # raises where there is a circle
+
+
+def test_imports_inside_the_package_are_relative():
     outer = {name: set(outer_imports(tree)) for name, tree in modules()}
-    assert [name for name, used in outer.items() if "faithful_search" in used] == []
-    users = [name for name, used in outer.items() if TORCH & used]
-    assert [name for name in users if not f"{name}.".startswith(TORCH_ROOMS)] == [] and len(
-        users
-    ) > 10
+    assert [name for name, packages in outer.items() if "faithful_search" in packages] == []
+
+
+def test_only_some_rooms_import_torch():
+    users = [name for name, tree in modules() if TORCH & set(outer_imports(tree))]
+    assert len(users) > 10
+    assert [name for name in users if not f"{name}.".startswith(TORCH_ROOMS)] == []
 
 
 def test_the_examples_in_docstrings_give_what_they_say(monkeypatch):
@@ -223,39 +300,66 @@ def test_the_examples_in_docstrings_give_what_they_say(monkeypatch):
         "linecache.checkcache", lambda filename=None: None
     )  # else of every file, for each docstring
     names = [f"faithful_search.{name}".removesuffix(".__init__") for name, _ in modules()]
-    results = {name: doctest.testmod(importlib.import_module(name)) for name in names}
+    results = {}
+    for name in names:
+        try:
+            results[name] = doctest.testmod(importlib.import_module(name))
+        except ModuleNotFoundError as error:
+            # An adapter is imported by its host's users alone
+            assert name.startswith("faithful_search.adapters.")
+            assert error.name in HOSTS
     assert [name for name, result in results.items() if result.failed] == []
     assert sum(result.attempted for result in results.values()) > 100
 
 
-EXTRAS = ("train", "parquet", "evaluate", "widget", "web", "dense", "qdrant", "serve", "mcp", "dev")
+EXTRAS = (
+    "train",
+    "parquet",
+    "evaluate",
+    "widget",
+    "web",
+    "dense",
+    "serve",
+    "mcp",
+    "docs",
+    "dev",
+)
 
 
-def test_every_import_is_declared_and_what_the_readmes_commands_install_is_pinned():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = project["optional-dependencies"]
+def project() -> dict[str, Any]:
+    """The table `project` of pyproject.toml."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
-    def packages(*lists: list[str]) -> set[str]:
-        return {re.split(r"[\[<>=]", item)[0] for items in lists for item in items}
 
-    declared = {
-        name.replace("-", "_").lower()
-        for name in packages(project["dependencies"], *extras.values())
-    }
-    used = {name for _, tree in modules() for name in outer_imports(tree)} - set(
-        sys.stdlib_module_names
-    )
-    called = {"yaml": "pyyaml", "faiss": "faiss_cpu"}
-    assert {called.get(name, name) for name in used} - declared == set()
+def packages(*requirements: list[str]) -> set[str]:
+    """The names of the packages that these lists require."""
+    return {re.split(r"[\[<>=]", line)[0] for lines in requirements for line in lines}
+
+
+def pins() -> dict[str, str]:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
-    installed = packages(project["dependencies"], *(extras[name] for name in EXTRAS)) - {
-        "faithful-search"
-    }
-    assert installed - set(pins) == set()
-    assert [
-        version for version in pins.values() if not re.fullmatch(r"[\d.]+(post\d+)?", version)
-    ] == []
+    return dict(line.split("==") for line in lines if not line.startswith("#"))
+
+
+def test_every_import_is_declared():
+    requirements = packages(project()["dependencies"], *project()["optional-dependencies"].values())
+    declared = {name.replace("-", "_").lower() for name in requirements}
+    imported = {name for _, tree in modules() for name in outer_imports(tree)}
+    # httpx2 brings httpcore2, in its own version
+    called = {"yaml": "pyyaml", "faiss": "faiss_cpu", "httpcore2": "httpx2"}
+    needed = {called.get(name, name) for name in imported - set(sys.stdlib_module_names)}
+    assert needed - declared == set()
+
+
+def test_what_the_readmes_commands_install_is_pinned():
+    extras = project()["optional-dependencies"]
+    installed = packages(project()["dependencies"], *(extras[name] for name in EXTRAS))
+    assert installed - {"faithful-search"} - set(pins()) == set()
+
+
+def test_pins_are_plain_versions():
+    strange = [pin for pin in pins().values() if not re.fullmatch(r"[\d.]+(post\d+)?", pin)]
+    assert strange == []
 
 
 POLICIES = [
@@ -265,37 +369,56 @@ POLICIES = [
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda path: path.name)
-def test_the_bundled_policies_are_small_and_know_every_name_whole(policy):
+def test_a_bundled_policy_is_small(policy):
+    assert sum(path.stat().st_size for path in policy.iterdir()) <= 8 * 2**20
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda path: path.name)
+def test_a_bundled_policy_knows_every_name_whole(policy):
     from transformers import AutoTokenizer
 
-    assert sum(path.stat().st_size for path in policy.iterdir()) <= 8 * 2**20
+    names = list(json.loads((PACKAGE / "data" / "world" / "names.json").read_text("utf-8")))
+    ids = AutoTokenizer.from_pretrained(policy)(names, add_special_tokens=False)["input_ids"]
+    assert len(names) > 500
+    assert [name for name, tokens in zip(names, ids, strict=True) if len(tokens) != 1] == []
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda path: path.name)
+def test_only_search_r1_has_no_chat_template(policy):
+    from transformers import AutoTokenizer
+
     tokenizer = AutoTokenizer.from_pretrained(policy)
     assert (tokenizer.chat_template is None) == (policy.name == "tiny_search_r1")
-    names = json.loads((PACKAGE / "data" / "world" / "names.json").read_text(encoding="utf-8"))
-    ids = tokenizer(list(names), add_special_tokens=False)["input_ids"]
-    assert [name for name, own in zip(names, ids, strict=True) if len(own) != 1] == [] and len(
-        names
-    ) > 500
 
 
-def test_the_wheel_and_the_sources_hold_what_they_must():
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"][
-        "build"
-    ]["targets"]
-    assert build["wheel"]["packages"] == ["src/faithful_search"]  # all of it, data included
-    assert set(build["wheel"]["force-include"]) == {"evaluate_metrics", "recipes/configs", "spaces"}
-    folders = {
+def build_targets() -> dict[str, Any]:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)["tool"]["hatch"]["build"]["targets"]
+
+
+def test_the_wheel_holds_the_package_with_its_data():
+    wheel = build_targets()["wheel"]
+    assert wheel["packages"] == ["src/faithful_search"]
+    assert set(wheel["force-include"]) == {"evaluate_metrics", "recipes/configs", "spaces"}
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
         "src",
-        "evaluate_metrics",
-        "tests",
-        "recipes",
         "benchmarks",
-        "scripts",
         "docs",
+        "evaluate_metrics",
+        "examples",
+        "recipes",
+        "scripts",
         "spaces",
-    }
-    assert {f"/{name}" for name in folders} <= set(build["sdist"]["include"])
-    assert [name for name in folders if not (ROOT / name).is_dir()] == []
+        "tests",
+    ],
+)
+def test_the_sources_hold_the_folder(folder):
+    assert (ROOT / folder).is_dir()
+    assert f"/{folder}" in build_targets()["sdist"]["include"]
 
 
 def test_the_security_page_names_what_attacks_each_promise():
@@ -304,13 +427,10 @@ def test_the_security_page_names_what_attacks_each_promise():
     promises = text.partition("## What is not")[0].splitlines()
     rows = [line for line in promises if line.startswith("| ") and "| promise |" not in line]
     named = [re.findall(r"`(tests/\S+?\.py)`", row.rpartition(" | ")[2]) for row in rows]
-    assert (
-        len(rows) > 12
-        and [name for names in named for name in names if not (ROOT / name).exists()] == []
-    )
-    assert [
-        row for row, names in zip(rows, named, strict=True) if not (names or "the same" in row)
-    ] == []
+    assert len(rows) > 12
+    assert [name for names in named for name in names if not (ROOT / name).exists()] == []
+    without = [row for row, names in zip(rows, named, strict=True) if not names]
+    assert [row for row in without if "the same" not in row] == []
 
 
 def test_the_architecture_pages_tree_is_the_house():

@@ -1,4 +1,6 @@
-"""Evaluations: policies compared, other tools, as a policy was trained, what an interruption leaves; and studies."""
+"""Evaluations: policies compared, other tools, as a policy was trained, what an interruption
+leaves; and studies.
+"""
 
 import json
 import os
@@ -10,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import study
 from paths import RECIPES
-from recipe_runs import call, evaluate_recipe, parse
+from recipe_runs import call, parse, recipe_module
 
 from faithful_search.bundled import tiny_policy
 from faithful_search.errors import ConfigError
@@ -25,7 +27,7 @@ SMALL = ("--eval_limit=2", "--threads=1", "--controls=0", "--turn_tokens=64", "-
 
 def test_it_compares_two_policies_and_blanks_tools(tmp_path, capsys):
     compared = (f"--compare_with={tiny_policy()}", "--blank=nothing here")
-    call("evaluate", *compared, f"--output_dir={tmp_path}", *SMALL)
+    call("evaluate", *compared, f"--out={tmp_path}", *SMALL)
     assert "paired difference" in capsys.readouterr().out
     rows = list(read_jsonl(tmp_path / "trajectories.jsonl"))
     assert {item.text for row in rows for step in row.steps for item in step.evidence} == {
@@ -35,7 +37,7 @@ def test_it_compares_two_policies_and_blanks_tools(tmp_path, capsys):
 
 def test_one_that_was_interrupted_goes_on_when_it_is_told_to(tmp_path, monkeypatch):
     policy, out = shutil.copytree(tiny_policy(), tmp_path / "policy"), tmp_path / "out"
-    flags = (*SMALL, f"--policy={policy}", f"--output_dir={out}", "--judge_timeout=1")
+    flags = (*SMALL, f"--model={policy}", f"--out={out}", "--judge_timeout=1")
     for _ in "12":  # a mistake leaves nothing that the next run would have to be told about
         with pytest.raises(ConfigError, match="no tools"):
             call("evaluate", *flags, "--corpus=none", "--triples=none")
@@ -43,7 +45,7 @@ def test_one_that_was_interrupted_goes_on_when_it_is_told_to(tmp_path, monkeypat
     (out / "metrics.json").write_text(
         "{}"
     )  # of an earlier evaluation, which this one takes the place of if told to
-    with pytest.raises(ConfigError, match=r"holds an evaluation; --overwrite_output_dir true"):
+    with pytest.raises(ConfigError, match=r"holds an evaluation; --overwrite"):
         call("evaluate", *flags)
     episodes = suite.run_episodes
 
@@ -55,13 +57,13 @@ def test_one_that_was_interrupted_goes_on_when_it_is_told_to(tmp_path, monkeypat
     with monkeypatch.context() as broken:
         broken.setattr(suite, "run_episodes", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            call("evaluate", *flags, "--overwrite_output_dir=true")
+            call("evaluate", *flags, "--overwrite=true")
     rollouts = out / "unfinished" / "policy" / "evaluating.jsonl"
     assert len(rollouts.read_text().splitlines()) == 2
     weights = policy / "model.safetensors"
     changed = weights.stat().st_mtime_ns
     refused = {
-        (): "--resume true goes on",
+        (): "--resume goes on",
         ("--resume=true", "--temperature=1"): r"temperature: 0\.0 there, 1\.0 now",
     }
     for more, said in {**refused, ("--resume=true",): "weights"}.items():
@@ -79,19 +81,16 @@ def test_one_that_was_interrupted_goes_on_when_it_is_told_to(tmp_path, monkeypat
         "evaluate", *flags, "--resume=true", "--judge_timeout=2"
     )  # which rollouts do not depend on
     assert ran[0] == 2  # the blanked ones
-    assert (
-        found[str(policy)]["rows"]["exact_match"]["n"] == 2 and not rollouts.parent.parent.exists()
-    )
+    assert found[str(policy)]["rows"]["exact_match"]["n"] == 2
+    assert not rollouts.parent.parent.exists()
 
 
-def test_a_policy_is_measured_as_it_was_trained_and_another_dialect_is_warned_of(tmp_path, capsys):
-    flags = (*SMALL, "--turns=3", f"--policy={tiny_policy('pairs')}", "--questions=world_pairs")
-    found = call("evaluate", *flags, f"--output_dir={tmp_path / 'own'}")
+def test_a_policy_is_measured_as_it_was_trained(tmp_path, capsys):
+    flags = (*SMALL, "--turns=3", f"--model={tiny_policy('pairs')}", "--questions=world_pairs")
+    found = call("evaluate", *flags, f"--out={tmp_path / 'own'}")
     told = capsys.readouterr()
-    assert (
-        "was trained: --dialect search_r1, --kept_responses 1" in told.out
-        and not told.err.count("valid format")
-    )
+    assert "was trained: --dialect search_r1, --kept_responses 1" in told.out
+    assert not told.err.count("valid format")
     [row] = found.values()
     assert row["rows"]["valid_format"]["value"] == 1.0
     script = json.loads((tmp_path / "own" / "metrics.json").read_text())["script"]
@@ -100,18 +99,18 @@ def test_a_policy_is_measured_as_it_was_trained_and_another_dialect_is_warned_of
         1,
         "none",
     )
-    wrong = (f"--policy={tiny_policy('self_eval')}", "--dialect=pou", "--questions=world")
-    call("evaluate", *flags, *wrong, f"--output_dir={tmp_path / 'other'}")
+    wrong = (f"--model={tiny_policy('self_eval')}", "--dialect=pou", "--questions=world")
+    call("evaluate", *flags, *wrong, f"--out={tmp_path / 'other'}")
     assert (
         "have a valid format of dialect 'pou': was it trained in another one"
         in capsys.readouterr().err
     )
 
 
-def test_a_policy_is_measured_within_the_bounds_that_it_was_trained_with(tmp_path, capsys):
+def test_a_policy_is_measured_within_its_training_bounds(tmp_path, capsys):
     bounds = {"turns": 12, "total_tokens": 4096, "search_top_k": 5}
     (tmp_path / "metrics.json").write_text(json.dumps({"settings": {"dialect": "pou", **bounds}}))
-    recipe = evaluate_recipe()
+    recipe = recipe_module("evaluate")
     script = recipe.as_trained(recipe.EvaluationArguments(turns=3), str(tmp_path))
     assert (script.turns, script.turn_tokens, script.total_tokens, script.search_top_k) == (
         3,
@@ -134,22 +133,19 @@ TOOLS = {
 
 
 @pytest.mark.parametrize(("config", "tools"), TOOLS.items())
-def test_another_tool_is_a_configuration_and_who_was_called_is_said(
-    config, tools, tmp_path, capsys
-):
-    flags = [*SMALL, f"--output_dir={tmp_path}"]
+def test_another_tool_is_a_configuration(config, tools, tmp_path, capsys):
+    flags = [*SMALL, f"--out={tmp_path}"]
     found = call("evaluate", "--config", str(RECIPES / "configs" / f"{config}.yaml"), *flags)
     assert list(found["tiny"]["tool_calls"]) == tools
     counts = dict(
         re.findall(r"(\w+) (\d+)", capsys.readouterr().out.rpartition("calls of tiny: ")[2])
     )
-    assert [*counts][: len(tools)] == tools and sum(map(int, counts.values())) > 0
+    assert [*counts][: len(tools)] == tools
+    assert sum(map(int, counts.values())) > 0
 
 
-def test_calls_that_ended_in_an_error_are_said_and_each_question_is_asked_often(
-    tmp_path, monkeypatch, capsys
-):
-    recipe = evaluate_recipe()
+def test_failed_calls_are_reported_and_questions_repeated(tmp_path, monkeypatch, capsys):
+    recipe = recipe_module("evaluate")
 
     def one_wrong_call(engine, tasks, rewards, controls, folder):
         calls = [ToolCall("local_search", arguments) for arguments in ({}, {"query": "x"})]
@@ -158,7 +154,7 @@ def test_calls_that_ended_in_an_error_are_said_and_each_question_is_asked_often(
         return SimpleNamespace(asked=len(tasks), trajectories=[])
 
     monkeypatch.setattr(recipe, "evaluate_policy", one_wrong_call)
-    [script] = parse("evaluate", "--limit=2", "--samples=3", f"--output_dir={tmp_path}")
+    [script] = parse("evaluate", "--limit=2", "--samples=3", f"--out={tmp_path}")
     assert recipe.evaluate("tiny", recipe.as_trained(script, "tiny")).asked == 6
     assert "calls of tiny that ended in an error: local_search 1 of 2\n" in capsys.readouterr().err
 
@@ -168,12 +164,12 @@ def test_calls_that_ended_in_an_error_are_said_and_each_question_is_asked_often(
     [
         (("--limit=-1",), "--limit must be 1 or more, not -1"),
         (("--dtype=flot",), "'flot' is not a dtype of torch"),
-        (("--policy=tiny", "--compare_with=tiny"), "the policy itself"),
+        (("--model=tiny", "--compare_with=tiny"), "the policy itself"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused(flags, said, tmp_path):
     with pytest.raises(ConfigError, match=said):
-        call("evaluate", *flags, f"--output_dir={tmp_path}")
+        call("evaluate", *flags, f"--out={tmp_path}")
 
 
 # --- a study's intervals: over questions and over seeds; and what is shown of one that was stopped
@@ -199,7 +195,8 @@ def test_means_and_differences_are_over_seeds_and_questions():
         1.0,
     )  # two seeds that differ this much say nothing
     alike = study.over_seeds([HALF, HALF], "exact_match")
-    assert alike.value == 0.5 and 0.3 < alike.low < 0.5 < alike.high < 0.7
+    assert alike.value == 0.5
+    assert 0.3 < alike.low < 0.5 < alike.high < 0.7
     assert (
         study.over_seeds([run([None, 1.0] * 20)], "exact_match").value == 1.0
     )  # what does not apply is left out
@@ -214,7 +211,7 @@ def test_means_and_differences_are_over_seeds_and_questions():
     )  # no mean: computed from sums
 
 
-def test_a_study_that_was_stopped_is_shown_as_far_as_it_was_measured(tmp_path, monkeypatch):
+def test_a_stopped_study_is_shown_as_far_as_measured(tmp_path, monkeypatch):
     """Of one setting a seed is measured and another trained; of the reference nothing is there."""
     settings = {
         name: study.Setting("pou.py", "pou_tiny.yaml", seeds=2) for name in ("ours", "theirs")
@@ -235,13 +232,21 @@ def test_a_study_that_was_stopped_is_shown_as_far_as_it_was_measured(tmp_path, m
     assert {path.name for path in tmp_path.glob("*.png")} == {"ours.png", "results.png"}
     tables = json.loads((tmp_path / "study.json").read_text())
     differences = tables.pop("Paired differences to: cold start")
-    assert differences.keys() == {"ours"} and differences["ours"]["exact_match"]["value"] == 0.5
-    assert tables.keys() == {"Values"} and tables["Values"].keys() == {"cold start", "ours"}
+    assert differences.keys() == {"ours"}
+    assert differences["ours"]["exact_match"]["value"] == 0.5
+    assert tables.keys() == {"Values"}
+    assert tables["Values"].keys() == {"cold start", "ours"}
 
 
-def test_every_setting_has_its_configuration():
-    for named in study.STUDIES.values():
-        for setting in named.settings.values():
-            assert (study.CONFIGS / setting.config).exists() and (
-                study.RECIPES / setting.recipe
-            ).exists()
+SETTINGS = [setting for named in study.STUDIES.values() for setting in named.settings.values()]
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.config)
+def test_a_setting_of_a_study_has_its_configuration(setting):
+    folders = study.STUDIED, study.CONFIGS
+    assert any((folder / setting.config).exists() for folder in folders)
+
+
+@pytest.mark.parametrize("recipe", sorted({setting.recipe for setting in SETTINGS}))
+def test_a_study_runs_a_recipe_that_is_there(recipe):
+    assert (study.RECIPES / recipe).exists()

@@ -1,6 +1,7 @@
-"""Every configuration's keys, flags that do not fit, and Proof-of-Use's recipe: what it rewards, and what it leaves."""
+"""Every configuration's keys, flags that do not fit, and Proof-of-Use's recipe: what it rewards,
+and what it leaves.
+"""
 
-import importlib
 import json
 import re
 import runpy
@@ -9,32 +10,43 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pou
 import pytest
 from agent_rows import file_of
 from paths import RECIPES, ROOT
-from recipe_runs import CPU, WORLD, call, parse
+from recipe_runs import CPU, WORLD, call, parse, recipe_module
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from faithful_search.bundled import tiny_policy
 from faithful_search.counterfactual import CounterfactualWorld
 from faithful_search.errors import ConfigError
-from faithful_search.judges import GroundingJudge, LexicalJudge
+from faithful_search.gauntlet import published
+from faithful_search.judges import ContainmentJudge, GroundingJudge
 from faithful_search.judges.endpoint import EndpointJudge
-from faithful_search.judges.facts import FactsJudge
 from faithful_search.measure.evaluation import Evaluation
+from faithful_search.recipes import pou
 from faithful_search.rewards import AnswerSupport, Correctness, Mix, Shuffled, SourceGated
 from faithful_search.tasks import Task, load_tasks
+from faithful_search.training.refusing import read_config
 from faithful_search.training.runs import counterfactual_world, with_stale
-from faithful_search.training.starting import read_config
 from faithful_search.trajectory import read_jsonl
 from faithful_search.world import bundled_world
+from faithful_search.world.facts import FactsJudge
 
 RECIPE = {"hack": "pou", "self": "self_eval", "rm": "reward_model", "eval": "evaluate"}
 
 
+CONFIGS = [RECIPES / "configs", ROOT / "scripts" / "studies", ROOT / "scripts" / "policies"]
+
+
+def config_named(name: str) -> Path:
+    [path] = [folder / f"{name}.yaml" for folder in CONFIGS if (folder / f"{name}.yaml").exists()]
+    return path
+
+
 @pytest.mark.parametrize(
-    "path", sorted((RECIPES / "configs").glob("*.yaml")), ids=lambda path: path.stem
+    "path",
+    [path for folder in CONFIGS for path in sorted(folder.glob("*.yaml"))],
+    ids=lambda path: path.stem,
 )
 def test_every_configuration_is_accepted(path):
     recipe = recipe_of(path.stem)
@@ -63,13 +75,11 @@ def recipe_of(config: str) -> str:
 
 
 def reward(*flags: str, config: str = "pou_tiny") -> Mix:
-    module = importlib.import_module(recipe_of(config))
-    script, args, _ = module.parse(
-        ["--config", str(RECIPES / "configs" / f"{config}.yaml"), *flags]
-    )
+    module = recipe_module(recipe_of(config))
+    script, args, _ = module.parse(["--config", str(config_named(config)), *flags])
     return (
         module.build_reward(script, args)
-        if module.__name__ == "veritas"
+        if recipe_of(config) == "veritas"
         else module.build_reward(script)
     )
 
@@ -106,7 +116,10 @@ def test_an_ablation_changes_one_thing():
     assert budgets == {"": 1, "_pt": None, "_b2": 2}
     fixed = {name: mix.parts["answer"].fixed for name, mix in pou_mixes.items()}
     assert fixed == {**dict.fromkeys(budgets), "_no_ans": 0.0, "_static_mix": 0.5}
-    assert (pou_mixes[""].outcome, pou_mixes["_b2"].outcome) == ("source_gated", "correctness")
+    assert (pou_mixes[""].outcome_name, pou_mixes["_b2"].outcome_name) == (
+        "source_gated",
+        "correctness",
+    )
     late, whole = reward(config="veritas_tiny"), reward(config="veritas_tiny_no_curriculum")
     weights = dict(zip(VERITAS.split(), (1.0, 0.05, 0.02), strict=True))
     assert late.weights == whole.weights == late.weights_at(40) == whole.weights_at(1) == weights
@@ -117,9 +130,8 @@ def test_an_ablation_changes_one_thing():
 def test_one_judge_is_r_anc_r_ans_and_the_writer_of_lures(monkeypatch):
     mix = reward(*CPU, *JUDGE[2:], config="pou_qwen2.5-7b")
     answer, judge = mix.parts["answer"], mix.parts["evidence_sensitivity"].writer
-    assert (
-        judge is answer.process.judge is answer.outcome.judge and answer.outcome.metric == "judge"
-    )
+    assert judge is answer.process.judge is answer.outcome.judge
+    assert answer.outcome.metric == "judge"
     assert (judge.url, judge.model, judge.concurrency) == ("http://127.0.0.1:9/v1", "served", 64)
     assert judge.cache == "outputs/pou_qwen2.5-7b/judge.sqlite"
     with pytest.raises(ConfigError, match="'endpoint' needs a model"):
@@ -139,13 +151,13 @@ def test_one_judge_is_r_anc_r_ans_and_the_writer_of_lures(monkeypatch):
     for flags, kind in (
         (plain, EndpointJudge),
         ((), FactsJudge),
-        (("--support_by", "words"), LexicalJudge),
+        (("--support_by", "words"), ContainmentJudge),
     ):
         assert isinstance(reward(*flags).parts["answer"].process.judge, kind)
 
 
 @pytest.mark.parametrize("name", ["pou", "answer_only"])
-def test_the_source_gate_stands_before_the_correctness_of_either_reward(name):
+def test_the_source_gate_is_before_either_correctness(name):
     supported = SourceGated(Correctness("f1"), support=AnswerSupport(FactsJudge()))
     flags = ("--source_gated_by", "support", "--correctness", "f1")
     for given, expected in (
@@ -155,28 +167,35 @@ def test_the_source_gate_stands_before_the_correctness_of_either_reward(name):
     ):
         mix = reward("--source_gated", "true", *given, "--reward", name)
         assert (
-            mix.parts["answer"].outcome if name == "pou" else mix.parts[mix.outcome]
+            mix.parts["answer"].outcome if name == "pou" else mix.parts[mix.outcome_name]
         ) == expected
 
 
-def test_the_likelihood_gap_process_rewards_on_right_answers_only_and_the_shuffled_control_are_flags():
+def test_objectives_are_chosen_by_flags():
     mix = reward("--likelihood_gap", "--process_on_right")
     assert [*mix.parts] == [*PT.split(), "answer_likelihood_gap"]
-    assert {*mix.only_right} == {*mix.parts} and mix.needs_policy
+    assert {*mix.only_right} == {*mix.parts}
+    assert mix.needs_policy
     mix = reward("--reward=answer_only", "--likelihood_gap")
-    assert (
-        [*mix.parts] == ["source_gated", "answer_likelihood_gap"]
-        and not [*mix.only_right]
-        and mix.needs_policy
-    )
+    assert [*mix.parts] == ["source_gated", "answer_likelihood_gap"]
+    assert not [*mix.only_right]
+    assert mix.needs_policy
     mix, own = reward(config="pou_tiny_shuffled"), reward(config="pou_tiny_pt")
     assert isinstance(mix.parts["evidence_sensitivity"], Shuffled)
     assert mix.parts["evidence_sensitivity"].reward == own.parts["evidence_sensitivity"]
-    assert (
-        mix.parts["citation"] == own.parts["citation"]
-        and mix.needs_policy
-        and not [*mix.only_right]
-    )
+    assert mix.parts["citation"] == own.parts["citation"]
+    assert mix.needs_policy
+    assert not [*mix.only_right]
+
+
+def test_a_reward_of_the_literature_trains_as_published():
+    mix = reward("--reward=castform", config="hack_answer_only")
+    assert mix == published.load("castform")()
+
+
+def test_a_reward_of_the_literature_asks_the_judge():
+    mix = reward(*JUDGE, "--reward=carr", config="hack_answer_only")
+    assert isinstance(mix.parts["correctness"].judge, EndpointJudge)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +213,10 @@ def test_the_likelihood_gap_process_rewards_on_right_answers_only_and_the_shuffl
         ),
         ("pou", "--source_gated false --source_gated_by support", "there is no gate"),
         ("pou", "--source_gated_by judge", "there are: words, support"),
+        ("pou", "--draws batch --reward answer_only", "there are: rollout, question"),
         ("pou", "--reward answer_only --process_on_right true", "nothing but the answer"),
+        ("pou", "--reward castform", "takes no --source_gated true"),
+        ("pou", "--reward kastform", "there are: pou, answer_only, carr, castform"),
         ("pou", "--correctness judge", "need a judge with a model"),
         ("pou", "--stale 1.5", "in [0, 1], not 1.5"),
         ("pou", "--support false --alpha_fixed 0.5", "--alpha_fixed is R_ans's weight"),
@@ -230,10 +252,10 @@ def test_the_likelihood_gap_process_rewards_on_right_answers_only_and_the_shuffl
         ("self_eval", "--corpus http://127.0.0.1:9", "are mixed"),
     ],
 )
-def test_flags_that_do_not_fit_and_that_nothing_reads_are_refused(recipe, flags, says):
+def test_flags_that_do_not_fit_are_refused(recipe, flags, says):
     with pytest.raises(ConfigError, match=re.escape(says)):
         script, args, _ = parse(recipe, *flags.split())
-        build = importlib.import_module(recipe).build_reward
+        build = recipe_module(recipe).build_reward
         build(script, args) if recipe == "veritas" else build(script)
 
 
@@ -282,6 +304,7 @@ def test_pou_leaves_what_it_promises(tmp_path, capsys, request):
         str(out),
         "--save_steps=1",
         "--per_device_train_batch_size=4",
+        "--gradient_accumulation_steps=1",
         "--threads=1",
     ]
     flags += ["--turns=2", "--turn_tokens=32", "--max_completion_length=300", "--num_generations=4"]
@@ -291,6 +314,12 @@ def test_pou_leaves_what_it_promises(tmp_path, capsys, request):
     for metric in (metrics + "no_on_blank evidence_sensitivity calls tool_entropy").split():
         assert metric in printed
     plots = ("rewards.png", "tools.png", "stability.png")
+    weights, table = out / "model.safetensors", out / "metrics.json"
+    assert weights.stat().st_mode == table.stat().st_mode  # others may read both, or neither
+    assert "evaluating 2 questions before training" in printed
+    assert "evaluating 2 questions after training" in printed
+    assert "How sure: 2 questions and one run" in printed
+    assert f"faithful-search compare '{out}#before' '{out}#after'" in printed
     for name in (*plots, "README.md", "trajectories.jsonl", "metrics.json", "model.safetensors"):
         assert (out / name).stat().st_size > 0
     rows = list(read_jsonl(out / "trajectories.jsonl"))
@@ -298,12 +327,12 @@ def test_pou_leaves_what_it_promises(tmp_path, capsys, request):
     assert {"format", "citation", "answer_support", "source_gated"} <= set(rows[0].meta["scores"])
     assert all("applies" in row.meta["parts"]["citation"] for row in rows)
     metrics = json.loads((out / "metrics.json").read_text())
-    assert metrics["settings"]["num_generations"] == 4 and metrics["settings"][
-        "precision"
-    ].startswith("cpu, ")
+    assert metrics["settings"]["num_generations"] == 4
+    assert metrics["settings"]["precision"].startswith("cpu, ")
     for when in ("before", "after"):
         estimate = Evaluation.from_dict(metrics[when]).rows["exact_match"]
-        assert estimate.n == 2 and estimate.low <= estimate.value <= estimate.high
+        assert estimate.n == 2
+        assert estimate.low <= estimate.value <= estimate.high
     assert {"value", "low", "high", "n"} == set(metrics["differences"]["verdict_gap"])
     assert AutoTokenizer.from_pretrained(out).chat_template
     request.getfixturevalue("undrawn")  # from here on
@@ -313,6 +342,16 @@ def test_pou_leaves_what_it_promises(tmp_path, capsys, request):
     before = AutoModelForCausalLM.from_pretrained(tiny_policy("memory")).float().state_dict()
     after = AutoModelForCausalLM.from_pretrained(out).state_dict()
     assert any((before[name] != after[name]).any() for name in before)
+
+
+def test_pou_trains_on_rollouts_of_trls_loop(tmp_path):
+    flags = "--rollouts trl --max_steps 1 --eval_limit 0 --num_generations 4 --threads 1"
+    sizes = "--per_device_train_batch_size 4 --gradient_accumulation_steps 1 --turns 3"
+    call("pou", "--output_dir", str(tmp_path), *flags.split(), *sizes.split())
+    rows = list(read_jsonl(tmp_path / "trajectories.jsonl"))
+    assert [row.meta["scores"]["evidence_sensitivity"] for row in rows] != [None] * 4
+    assert json.loads((tmp_path / "metrics.json").read_text())["settings"]["rollouts"] == "trl"
+    assert "response_template" not in (tmp_path / "tokenizer_config.json").read_text()
 
 
 @pytest.mark.parametrize(
@@ -331,7 +370,8 @@ def test_a_recipe_that_cannot_begin_says_why_in_one_line(recipe, tmp_path, monke
         with pytest.raises(SystemExit) as ended:
             runpy.run_path(str(RECIPES / f"{recipe}.py"), run_name="__main__")
         said = capsys.readouterr().err
-        assert "Traceback" not in said and ended.value.code == 1
+        assert "Traceback" not in said
+        assert ended.value.code == 1
         [line] = [line for line in said.splitlines() if line.startswith("error: ")]
         assert why in line
 
@@ -341,7 +381,7 @@ HEADER = re.compile(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 
 
 @pytest.mark.parametrize("recipe", sorted(path.stem for path in RECIPES.glob("*.py")))
-def test_a_recipe_alone_says_what_it_needs_and_finds_its_configuration(recipe, tmp_path):
+def test_a_recipe_alone_says_what_it_needs_and_runs(recipe, tmp_path):
     path = Path(shutil.copy(RECIPES / f"{recipe}.py", tmp_path / f"{recipe}_alone.py"))
     [found] = HEADER.finditer(path.read_text(encoding="utf-8"))
     told = tomllib.loads("".join(line[2:] for line in found["content"].splitlines(keepends=True)))
@@ -350,7 +390,11 @@ def test_a_recipe_alone_says_what_it_needs_and_finds_its_configuration(recipe, t
         "requires-python": project["requires-python"],
         "dependencies": ["faithful-search[train]"],
     }
-    if default := runpy.run_path(str(path), run_name=path.stem).get("DEFAULT_CONFIG"):
-        assert not default.exists() and read_config(default) == read_config(
-            RECIPES / "configs" / default.name
-        )
+    assert callable(runpy.run_path(str(path), run_name=path.stem)["main"])
+
+
+@pytest.mark.parametrize(
+    "recipe", sorted(path.stem for path in RECIPES.glob("*.py") if path.stem != "evaluate")
+)
+def test_a_default_configuration_comes_with_the_package(recipe):
+    assert recipe_module(recipe).DEFAULT_CONFIG.is_file()

@@ -1,5 +1,6 @@
-"""What every reward promises of any trajectory, and which settings are refused; a new file in `rewards/` is found and
-held to it."""
+"""What every reward promises of any trajectory, and which settings are refused; a new file in
+`rewards/` is found and held to it.
+"""
 
 import random
 from dataclasses import fields
@@ -89,6 +90,16 @@ trajectories = st.builds(
     ),
     dialect=st.sampled_from(["", "pou", "openai", "unheard-of"]),
 )
+
+
+def test_every_column_has_a_head_of_its_own():
+    heads = [column.head for column in rewards.columns().values()]
+    assert sorted(heads) == sorted(set(heads))
+
+
+@pytest.mark.parametrize("mix", [rewards.pou_mix(), rewards.veritas_mix()], ids=["pou", "veritas"])
+def test_every_part_of_a_mix_has_a_column(mix):
+    assert set(mix.component_names) <= rewards.columns().keys()
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -1,4 +1,6 @@
-"""Several rewards as one: the sum, the gate, alpha, the ablations, and what counts on right answers only."""
+"""Several rewards as one: the sum, the gate, alpha, the ablations, and what counts on right answers
+only.
+"""
 
 import math
 from dataclasses import dataclass, field
@@ -9,6 +11,7 @@ from agent_rows import CountingJudge
 from stub_judges import Down
 
 from faithful_search import rewards
+from faithful_search.dialects import load, parse
 from faithful_search.errors import ConfigError
 from faithful_search.judges import Pair
 from faithful_search.rewards import (
@@ -21,6 +24,7 @@ from faithful_search.rewards import (
     Reward,
     Score,
 )
+from faithful_search.rewards.mix import _warn_of_texts
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 
@@ -105,9 +109,8 @@ def test_the_ema_by_hand(before, outcomes, ema):
 
 def test_alpha_falls_as_correctness_rises_and_counts_the_batch_itself():
     alphas = [paper().alpha(MixState(ema)) for ema in (None, 0.0, 0.25, 0.5, 0.75, 1.0)]
-    assert alphas == sorted(alphas, reverse=True) and alphas[0] == alphas[1] == pytest.approx(
-        0.9933, abs=1e-4
-    )
+    assert alphas == sorted(alphas, reverse=True)
+    assert alphas[0] == alphas[1] == pytest.approx(0.9933, abs=1e-4)
     steep = paper(kappa=1e9)  # without overflow
     assert (steep.alpha(MixState(0.0)), steep.alpha(MixState(1.0))) == (1.0, 0.0)
     mix = paper(tau=0.5, kappa=10.0)
@@ -116,31 +119,31 @@ def test_alpha_falls_as_correctness_rises_and_counts_the_batch_itself():
     state = mix.advance(MixState(0.4), [1.0, 0.0])
     told = mix.combine(components, state)[0].parts["alpha"]
     assert told == mix.alpha(state) == pytest.approx(1 / (1 + math.exp(-10 * (0.5 - state.ema))))
-    assert rewards.pou_mix().state0 == MixState(None, 0) and rewards.pou_mix(
-        alpha_start=0.0
-    ).state0 == MixState(0.0, 0)
+    assert rewards.pou_mix().state0 == MixState(None, 0)
+    assert rewards.pou_mix(alpha_start=0.0).state0 == MixState(0.0, 0)
 
 
 @pytest.mark.parametrize("part", ["cite", "pt", "ans", "anc", "gate"])
 def test_a_part_that_abstained_empties_its_row_and_no_other(part):
     empty, full = paper().score_batch([row(**{part: "down"}), row()])
-    assert empty.value is None and "judge down" in empty.why and empty.parts["abstained"] is True
-    assert full.value == 0.0 and "abstained" not in full.parts
+    assert empty.value is None
+    assert "judge down" in empty.why
+    assert empty.parts["abstained"] is True
+    assert full.value == 0.0
+    assert "abstained" not in full.parts
     score = rewards.answer_only_mix().score(
         msgspec.structs.replace(ANSWERED, answers=())
     )  # it does not apply
-    assert (
-        score.value is None
-        and "correctness: no gold" in score.why
-        and "abstained" not in score.parts
-    )
+    assert score.value is None
+    assert "correctness: no gold" in score.why
+    assert "abstained" not in score.parts
 
 
 def test_the_ablations_are_configurations():
     assert rewards.pou_mix(2).parts["evidence_sensitivity"].budget == 2
     assert list(rewards.pou_mix(sensitivity=False).parts) == ["citation", "answer"]
     assert rewards.pou_mix(alpha=0.5).alpha(MixState(0.9)) == 0.5
-    without_support = rewards.pou_mix(alpha=0.0, sensitivity=False)
+    without_support = rewards.pou_mix(alpha=0.0, sensitivity=False, paper=True)
     assert "answer_support" not in without_support.components([ANSWERED])[0]
     assert without_support.score(ANSWERED).value == pytest.approx(0.5)
     assert rewards.answer_only_mix().score(ANSWERED).value == 1.0
@@ -169,7 +172,7 @@ def test_a_part_whose_weight_is_still_zero_may_abstain():
 @pytest.mark.parametrize(
     "wrap", [rewards.Shuffled, lambda it: Mix({"one": it}), lambda it: Mix({"one": Adaptive(it)})]
 )
-def test_what_a_reward_needs_is_known_through_whatever_holds_it_and_what_is_bound_reaches_it(wrap):
+def test_needs_and_resources_pass_through_wrappers(wrap):
     policy = object()
     for held in (wrap, lambda one: Mix({"inner": wrap(one)})):
         asked, quiet, probed = (
@@ -177,28 +180,38 @@ def test_what_a_reward_needs_is_known_through_whatever_holds_it_and_what_is_boun
             held(Citation()),
             held(EvidenceSensitivity()),
         )
-        assert asked.needs_policy and asked.samples_policy and asked.covers("search_r1")
-        assert not quiet.needs_policy and not quiet.samples_policy and not quiet.covers("search_r1")
-        assert probed.needs_policy and not probed.samples_policy
+        assert asked.needs_policy
+        assert asked.samples_policy
+        assert asked.covers("search_r1")
+        assert not quiet.needs_policy
+        assert not quiet.samples_policy
+        assert not quiet.covers("search_r1")
+        assert probed.needs_policy
+        assert not probed.samples_policy
         (found,) = [
             one
             for one in probed.bind(policy=policy).within()
             if isinstance(one, EvidenceSensitivity)
         ]
         assert found.policy is policy
-    assert rewards.pou_mix().needs_policy and not rewards.answer_only_mix().needs_policy
+    assert rewards.pou_mix().needs_policy
+    assert not rewards.answer_only_mix().needs_policy
     assert rewards.pou_mix().covers("pou")  # as all its parts do
     assert not Mix(parts={"outcome": Meta()}, gate=Citation()).covers("search_r1")
 
 
 def test_rewards_are_found_by_file_name_and_a_right_answer_by_its_part():
-    assert rewards.load("citation") is Citation and "mix" in rewards.names()
+    assert rewards.load("citation") is Citation
+    assert "mix" in rewards.names()
     with pytest.raises(ConfigError, match="citation"):
         rewards.load("citations")
-    assert rewards.pou_mix().outcome == rewards.answer_only_mix().outcome == "correctness"
-    assert paper().outcome == "outcome" and rewards.veritas_mix().outcome == "exact_match"
-    assert Mix(parts={"a": Citation()}).outcome is None
-    assert Mix(parts={"a": Correctness(), "b": Correctness("f1")}).outcome is None
+    assert rewards.pou_mix(paper=True).outcome_name == "correctness"
+    assert rewards.answer_only_mix().outcome_name == "correctness"
+    assert rewards.pou_mix().outcome_name == "source_gated"
+    assert paper().outcome_name == "outcome"
+    assert rewards.veritas_mix().outcome_name == "exact_match"
+    assert Mix(parts={"a": Citation()}).outcome_name is None
+    assert Mix(parts={"a": Correctness(), "b": Correctness("f1")}).outcome_name is None
 
 
 # Process rewards on right answers only
@@ -259,11 +272,49 @@ def test_proof_of_use_with_its_process_on_right_answers_only():
     right, wrong = (
         Trajectory((SEARCH, last), answer="Paris", answers=(gold,)) for gold in ("Paris", "Lyon")
     )
-    mix = rewards.pou_mix(sensitivity=False, alpha=0.5, process_on_right=True)
+    mix = rewards.pou_mix(sensitivity=False, alpha=0.5)
     assert [score.value for score in mix.score_batch([right, wrong])] == [1.0, 0.0]
-    assert rewards.pou_mix(sensitivity=False, alpha=0.5).score(wrong).value == pytest.approx(
-        (1.0 + 0.5) / 2
-    )
+    paper = rewards.pou_mix(sensitivity=False, alpha=0.5, paper=True)
+    assert paper.score(wrong).value == pytest.approx((1.0 + 0.5) / 2)
+
+
+def test_proof_of_use_needs_evidence_that_holds_the_answer_by_default():
+    last = Step(think="so", helpful=False, answer="Paris")  # right, and cites nothing
+    right = Trajectory((SEARCH, last), answer="Paris", answers=("Paris",))
+    assert rewards.pou_mix(sensitivity=False, alpha=0.5).score(right).value == 0.0
+    paper = rewards.pou_mix(sensitivity=False, alpha=0.5, paper=True)
+    assert paper.score(right).value == pytest.approx((1.0 + 0.5) / 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "gated", "centred", "on_right"),
+    [
+        ({}, True, True, True),
+        ({"paper": True}, False, False, False),
+        ({"correctness": Correctness()}, False, True, True),
+        ({"centre": False}, True, False, True),
+        ({"process_on_right": False}, True, True, False),
+        ({"paper": True, "centre": True}, False, True, False),
+        ({"paper": True, "process_on_right": True}, False, False, True),
+    ],
+)
+def test_the_papers_own_form_is_one_word_away(given, gated, centred, on_right):
+    mix = rewards.pou_mix(**given)
+    assert isinstance(mix.parts["answer"].outcome, rewards.SourceGated) == gated
+    assert mix.parts["evidence_sensitivity"].centre == centred
+    assert mix.only_right == (tuple(mix.parts) if on_right else ())
+
+
+def test_evidence_in_the_agents_own_text_is_marked_and_warned_of_once(caplog):
+    _warn_of_texts.cache_clear()
+    last = Step(think="so", helpful=True, refs=("E1",), answer="Paris")
+    text = load("pou").render(Trajectory((SEARCH, last)))
+    told, own = rewards.answer_only_mix().score_batch([parse(text, "pou"), ANSWERED])
+    rewards.answer_only_mix().score(parse(text, "pou"))
+    assert told.parts["evidence_in_text"] is True
+    assert "evidence_in_text" not in own.parts
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "responses='messages'" in caplog.text
 
 
 # PokeeResearch: what fools comparisons of strings does not fool a judge that reads
@@ -306,12 +357,13 @@ def test_only_the_judge_tells_right_from_wrong():
         float(right) for *_, right in CASES
     ]
     by_words = values(rewards.pokee_mix(metric="f1", format_weight=0))
-    assert (
-        by_words[0] > 0.8 and by_words[2] == 0 and by_words[0] > by_words[1]
-    )  # the wrong one above a right one
+    assert by_words[0] > 0.8  # the wrong one above a right one
+    assert by_words[2] == 0
+    assert by_words[0] > by_words[1]
     assert values(rewards.pokee_mix(metric="em", format_weight=0)) == [0.0, 0.0, 0.0, 1.0]
     asked = [Pair(gold, answer, question, "correctness") for question, gold, answer, _ in CASES[:3]]
-    assert judge.calls == 1 and judge.asked == asked  # not about the exact match
+    assert judge.calls == 1  # not about the exact match
+    assert judge.asked == asked
     assert values(rewards.pokee_mix(Down())) == [None, None, None, 1.1]
 
 

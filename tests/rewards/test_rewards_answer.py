@@ -4,18 +4,21 @@ import pytest
 from agent_rows import CountingJudge
 from stub_judges import Author, Down, by_word
 
-from faithful_search.judges import Pair, Request
-from faithful_search.judges.facts import FactsJudge
+from faithful_search.judges import ContainmentJudge, GroundingJudge, Pair, Request
 from faithful_search.rewards import (
     AnswerSupport,
     Correctness,
+    Declined,
     MixState,
     SourceGated,
+    ThinkAnswer,
     answer_only_mix,
     pou_mix,
 )
+from faithful_search.rewards.source_gated import step_that_looks_up
 from faithful_search.tasks import load_tasks
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
+from faithful_search.world.facts import FactsJudge
 
 FRANCE = Evidence("Paris is the capital of France.", "France", "E1")
 PLAY = Evidence("Romeo lives in the Rome of the play.", "Play", "E2")
@@ -25,7 +28,9 @@ BREAD = Evidence("A Parisian bakery.", "Bread", "E3")
 def episode(
     answer, gold=None, refs=("E1",), evidence=(FRANCE, PLAY, BREAD), dialect="", question="q"
 ) -> Trajectory:
-    """One search that returns `evidence`; the answer cites `refs` of it, "no" where there are none."""
+    """One search that returns `evidence`; the answer cites `refs` of it, "no" where there are
+    none.
+    """
     search = Step(think="", call=ToolCall("search", {"query": "q"}), evidence=evidence)
     last = Step(think="", helpful=None if dialect else bool(refs), refs=refs, answer=answer)
     golds = (answer or "x",) if gold is None else gold
@@ -50,7 +55,79 @@ UNCITED = episode("good", refs=("E9",))
 )
 def test_support_by_hand(made, value, applies):
     score = AnswerSupport().score(made)
-    assert (score.value, score.parts["applies"], bool(score.why)) == (value, applies, value < 1)
+    assert (score.value, score.parts["applies"]) == (value, applies)
+    assert score.why.startswith("supported by E") is (value == 1)
+
+
+BOTH = ("E1", "E2")
+
+
+@pytest.mark.parametrize(
+    ("judge", "made", "why"),
+    [
+        (ContainmentJudge(), episode("Paris", refs=BOTH), "supported by E1"),
+        (GroundingJudge(), episode("Romeo lives in Rome.", refs=BOTH), "supported by E2"),
+        (
+            GroundingJudge(),
+            episode("Romeo lives in the capital of France, which is Paris.", refs=BOTH),
+            "supported by several passages together",
+        ),
+        (CountingJudge(), episode("Paris", refs=BOTH), "supported by E1, E2"),
+        (
+            ContainmentJudge(),
+            episode("France", question="Which river is in France?"),
+            "supported by E1; the answer stands in the question",
+        ),
+    ],
+)
+def test_the_reason_of_support_names_the_passages(judge, made, why):
+    assert AnswerSupport(judge).score(made).why == why
+
+
+DECLINING = ("I don't know.", "unknown", "Die Quellen sagen dazu nichts.", "不知道")
+
+
+@pytest.mark.parametrize("answer", DECLINING)
+@pytest.mark.parametrize("refs", [("E1",), ()])
+@pytest.mark.parametrize("judge", [ContainmentJudge(), GroundingJudge(), CountingJudge(), Author()])
+def test_an_answer_that_says_it_has_none_claims_nothing(judge, answer, refs):
+    reward = AnswerSupport(judge)
+    score = reward.score(episode(answer, gold=("Paris",), refs=refs))
+    assert (score.value, reward.measure(score)) == (0.0, None)
+    assert "claims nothing" in score.why
+
+
+def test_what_a_gold_answer_says_is_a_claim():
+    unknown = Evidence("Its author is unknown.", "", "E1")
+    made = episode("unknown", gold=("Unknown",), evidence=(unknown,))
+    assert AnswerSupport().measure(AnswerSupport().score(made)) == 1.0
+
+
+def test_a_sentence_that_says_it_has_no_answer_is_no_claim():
+    made = episode("The sources do not say when. Paris is the capital of France.")
+    score = AnswerSupport(GroundingJudge()).score(made)
+    assert (score.value, score.parts["claims"]) == (1.0, 1)
+
+
+@pytest.mark.parametrize("answer", DECLINING)
+def test_nothing_is_measured_of_how_an_abstention_follows_from_the_thought(answer):
+    made = Trajectory((Step(think="Nothing there.", answer=answer),), answer=answer)
+    for reward in (ThinkAnswer(), ThinkAnswer(CountingJudge())):
+        assert reward.measure(reward.score(made)) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "golds", "value"),
+    [
+        *((answer, ("Paris",), 1.0) for answer in DECLINING),
+        ("Paris", ("Rome",), 0.0),
+        ("unknown", ("Unknown",), 0.0),
+        (None, ("Paris",), None),
+        ("  ", (), None),
+    ],
+)
+def test_which_answers_decline(answer, golds, value):
+    assert Declined().score(episode(answer, gold=golds)).value == value
 
 
 def test_the_share_of_claims_and_one_question_to_the_judge_for_a_batch():
@@ -58,8 +135,10 @@ def test_the_share_of_claims_and_one_question_to_the_judge_for_a_batch():
     rows = [episode("This is good. That is bad. Also good."), UNCITED, episode("bad")]
     scores = AnswerSupport(judge).score_batch(rows)
     assert [score.value for score in scores] == [pytest.approx(2 / 3), 0.0, 0.0]
-    assert scores[0].parts["claims"] == 3 and "That is bad." in scores[0].why
-    assert judge.calls == 1 and len(judge.asked) == 4
+    assert scores[0].parts["claims"] == 3
+    assert "That is bad." in scores[0].why
+    assert judge.calls == 1
+    assert len(judge.asked) == 4
     assert judge.asked[0] == Pair("France\nParis is the capital of France.", "This is good.", "q")
 
 
@@ -68,8 +147,11 @@ def test_the_share_of_claims_and_one_question_to_the_judge_for_a_batch():
 )
 def test_a_judge_that_is_down_makes_only_the_rows_that_need_it_abstain(judge, said):
     asked, not_asked = AnswerSupport(judge).score_batch([episode("good"), UNCITED])
-    assert asked.value is None and asked.parts["abstained"] and said in asked.why
-    assert not_asked.value == 0.0 and "abstained" not in not_asked.parts
+    assert asked.value is None
+    assert asked.parts["abstained"]
+    assert said in asked.why
+    assert not_asked.value == 0.0
+    assert "abstained" not in not_asked.parts
 
 
 LONG = "It is good. And it is bad."
@@ -87,21 +169,22 @@ def test_a_judge_that_can_write_makes_claims_of_question_and_answer():
     assert (long.value, long.parts["supported"]) == (
         pytest.approx(2 / 3),
         2,
-    ) and "tower is bad" in long.why
-    assert (
-        short.parts["texts"] == ["The best town is good."] and short.value == 1.0
-    )  # "x" would not have been
-    assert (
-        uncited.parts["applies"] is False
-        and judge.calls == 1
-        and long.parts["judge"] == "counting@1"
     )
+    assert "tower is bad" in long.why
+    assert short.parts["texts"] == ["The best town is good."]  # "x" would not have been
+    assert short.value == 1.0
+    assert uncited.parts["applies"] is False
+    assert judge.calls == 1
+    assert long.parts["judge"] == "counting@1"
 
 
-def test_an_answer_that_claims_nothing_does_not_apply_and_one_that_was_not_split_abstains():
+def test_an_answer_without_claims_does_not_apply():
     none, lost, blank = AnswerSupport(Author("NONE.", None, " \n")).score_batch([episode(LONG)] * 3)
-    assert (none.value, none.parts["applies"]) == (0.0, False) and "no claim" in none.why
-    assert lost.value is None and lost.parts["abstained"] and blank.parts["abstained"]
+    assert (none.value, none.parts["applies"]) == (0.0, False)
+    assert "no claim" in none.why
+    assert lost.value is None
+    assert lost.parts["abstained"]
+    assert blank.parts["abstained"]
     assert AnswerSupport().measure(none) is None
 
 
@@ -153,12 +236,14 @@ def test_the_correctness_judge_is_asked_once_and_only_about_answers():
     scores = Correctness("judge", judge=judge).score_batch(rows)
     assert [score.value for score in scores] == [1.0, 0.0, None, 0.0, 1.0]
     assert [score.parts.get("exact_match") for score in scores] == [False, None, None, False, True]
-    assert judge.calls == 1 and judge.asked == [
-        Pair("a\n\nb", said, "q", "correctness") for said in ("good", "y")
-    ]
-    assert "gold" in scores[2].why and "abstained" not in scores[2].parts
+    assert judge.calls == 1
+    assert judge.asked == [Pair("a\n\nb", said, "q", "correctness") for said in ("good", "y")]
+    assert "gold" in scores[2].why
+    assert "abstained" not in scores[2].parts
     (unsure,) = Correctness("judge", judge=judge).score_batch([Trajectory(answer="hard", **gold)])
-    assert unsure.value is None and unsure.parts["abstained"] and "timed out" in unsure.why
+    assert unsure.value is None
+    assert unsure.parts["abstained"]
+    assert "timed out" in unsure.why
     down = Correctness("judge", judge=Down()).score_batch(rows)
     assert [score.parts.get("abstained", False) for score in down] == [
         True,
@@ -209,9 +294,8 @@ def test_the_correctness_judge_is_asked_once_and_only_about_answers():
 def test_a_right_answer_counts_where_cited_evidence_holds_it(made, value, supported):
     score = SourceGated().score(made)
     assert (score.value, score.parts["supported"]) == (value, supported)
-    assert score.parts["outcome"] == Correctness().score(made).value and bool(score.why) == (
-        value != 1.0
-    )
+    assert score.parts["outcome"] == Correctness().score(made).value
+    assert bool(score.why) == (value != 1.0)
 
 
 def test_partial_credit_goes_through_an_open_gate_only():
@@ -219,11 +303,13 @@ def test_partial_credit_goes_through_an_open_gate_only():
     open_, shut = gated.score_batch(
         [episode("Paris", gold=("Paris France",)), episode("Oslo", gold=("Oslo Norway",))]
     )
-    assert open_.value == pytest.approx(2 / 3) and shut.value == 0.0
-    assert shut.parts["outcome"] == pytest.approx(2 / 3) and "counts for nothing" in shut.why
+    assert open_.value == pytest.approx(2 / 3)
+    assert shut.value == 0.0
+    assert shut.parts["outcome"] == pytest.approx(2 / 3)
+    assert "counts for nothing" in shut.why
 
 
-def test_a_judge_of_the_support_is_asked_about_right_answers_only_and_they_abstain_where_it_is_down():
+def test_support_is_judged_for_right_answers_only():
     judge = CountingJudge(lambda pair: pair.hypothesis == "Oslo", name="map")
     rows = [
         episode("Oslo"),
@@ -234,7 +320,8 @@ def test_a_judge_of_the_support_is_asked_about_right_answers_only_and_they_absta
     ]
     scores = SourceGated(support=AnswerSupport(judge)).score_batch(rows)
     assert [score.value for score in scores] == [1.0, 0.0, 0.0, 1.0, None]
-    assert judge.calls == 1 and [pair.hypothesis for pair in judge.asked] == ["Oslo", "yes"]
+    assert judge.calls == 1
+    assert [pair.hypothesis for pair in judge.asked] == ["Oslo", "yes"]
     assert [score.parts.get("supported_by") for score in scores] == ["map", None, "map", None, None]
     scores = SourceGated(support=AnswerSupport(Down())).score_batch(rows)
     assert [score.value for score in scores] == [
@@ -243,7 +330,8 @@ def test_a_judge_of_the_support_is_asked_about_right_answers_only_and_they_absta
         None,
         1.0,
         None,
-    ] and "no route" in scores[0].why
+    ]
+    assert "no route" in scores[0].why
     assert [score.parts.get("abstained", False) for score in scores] == [
         True,
         False,
@@ -254,7 +342,8 @@ def test_a_judge_of_the_support_is_asked_about_right_answers_only_and_they_absta
     of_outcome = SourceGated(Correctness("judge", judge=Down())).score(
         episode("Paris", gold=("Lyon",))
     )
-    assert of_outcome.value is None and of_outcome.parts["abstained"]
+    assert of_outcome.value is None
+    assert of_outcome.parts["abstained"]
 
 
 def test_with_the_worlds_facts_a_passage_must_state_the_answer_to_the_question():
@@ -267,7 +356,7 @@ def test_with_the_worlds_facts_a_passage_must_state_the_answer_to_the_question()
     assert SourceGated(support=AnswerSupport(FactsJudge())).score(made).value == 0.0
 
 
-def test_in_objectives_value_and_alpha_go_by_the_gated_outcome_under_its_own_name():
+def test_alpha_follows_the_gated_outcome():
     rows = [
         episode("Paris"),
         episode("Rome"),
@@ -276,15 +365,97 @@ def test_in_objectives_value_and_alpha_go_by_the_gated_outcome_under_its_own_nam
     ]
     only = answer_only_mix(SourceGated())
     assert [score.value for score in only.score_batch(rows)] == [1.0, 0.0, 0.0, 1.0]
-    mix = pou_mix(correctness=SourceGated(), sensitivity=False, beta=0.5)
+    mix = pou_mix(correctness=SourceGated(), sensitivity=False, beta=0.5, paper=True)
     components = mix.components(rows)
-    assert only.outcome == mix.outcome == "source_gated" and "correctness" not in components[0]
+    assert only.outcome_name == mix.outcome_name == "source_gated"
+    assert "correctness" not in components[0]
     assert mix.outcomes(components) == [1.0, 0.0, 0.0, 1.0]
     state = mix.advance(MixState(0.3), mix.outcomes(components))
     assert state.ema == pytest.approx(
         0.5 * 0.3 + 0.5 * 0.5
     )  # three of the answers are right, two count
     decorated = mix.combine(components, state)[1]
-    assert (
-        decorated.value == pytest.approx(1.0 / 2) and decorated.parts["source_gated"] == 0.0
-    )  # the citation alone
+    assert decorated.value == pytest.approx(1.0 / 2)  # the citation alone
+    assert decorated.parts["source_gated"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "value", "published"),
+    [("1.5", "15", 0.0, 1.0), ("O\u2019Brien", "O'Brien", 1.0, 0.0), ("Rome", "Rome", 1.0, None)],
+)
+def test_exact_match_says_where_squad_differs(answer, gold, value, published):
+    trajectory = Trajectory(answer=answer, answers=(gold,))
+    score = Correctness(how="unicode").score(trajectory)
+    assert score.value == value
+    assert score.parts.get("exact_match_squad") == published
+
+
+LOOKED_UP = [
+    ("Paris", "Which city?", "", 0.0),
+    ("Is it Paris, France?", "Which city?", "", 0.0),
+    ("a</x>Paris</y>", "Which city?", "", 0.0),
+    ("Parisian bread", "Which city?", "", 1.0),
+    ("the capital", "Which city?", "", 1.0),
+    ("Paris", "What is Paris the capital of, or is it Paris itself?", "", 1.0),
+    ("Paris", "Which city?", "Some say Paris.", 1.0),
+]
+
+
+@pytest.mark.parametrize(("query", "question", "before", "value"), LOOKED_UP)
+def test_what_a_call_looks_up_counts_for_nothing(query, question, before, value):
+    first = Step("", ToolCall("search", {"query": "q"}), (Evidence(before, "", "E0"),))
+    steps = episode("Paris", question=question).steps
+    search = Step("", ToolCall("search", {"query": query}), steps[0].evidence, helpful=False)
+    row = Trajectory((first, search, steps[1]), question, "Paris", answers=("Paris",))
+    assert SourceGated(looked_up=False).score(row).value == value
+
+
+CALLS = [
+    ("Paris", {"query": "Pa\u200bris"}, 1),
+    ("Paris", {"query": "\uff30aris"}, 1),
+    ("S\u00e3o Paulo", {"query": "Sa\u0303o Paulo"}, 1),
+    ("S\u00e3o Paulo", {"url": "https://x.org/S%C3%A3o_Paulo"}, 1),
+    ("O'Neill", {"query": "O\u2019Neill"}, 1),
+    (r"\boxed{Paris}", {"query": "Paris"}, 1),
+    ('{"answer": "Paris"}', {"query": "Paris"}, 1),
+    ("Paris", {"queries": ["x", "Paris"]}, 1),
+    ("5", {"query": "5"}, 1),
+    ("5", {"query": "moons", "top_k": 5}, 0),
+    ("5", {"query": "moons", "top_k": "5"}, 0),
+    ("5", {"query": "moons", "page": {"number": 5}}, 0),
+    ("5", {"entity": "Mars", "limit": 5}, 0),
+    ("subject", {"subject": "Mars"}, 0),
+    ("yes", {"query": "Yes Man, the film"}, 0),
+    ("No", {"query": "no country for old men"}, 0),
+    ("It", {"query": "which novel, and who wrote it"}, 0),
+    ("unknown", {"query": "tomb of the unknown soldier"}, 0),
+]
+
+
+@pytest.mark.parametrize(("answer", "arguments", "step"), CALLS)
+def test_what_of_a_call_looks_an_answer_up(answer, arguments, step):
+    row = Trajectory((Step("", ToolCall("tool", arguments)),), "?", answer)
+    assert step_that_looks_up(row) == step
+
+
+BEFORE = [
+    ("O'Neill", Evidence("by Eugene O\u2019Neill")),
+    ("1914-1918", Evidence("from 1914\u20131918")),
+    ("S\u00e3o Paulo", Evidence("in Sa\u0303o Paulo")),
+    ("Paris", Evidence("a city", url="https://x.org/Paris")),
+    ("Paris", Evidence("a city", source="wiki:Paris")),
+]
+
+
+@pytest.mark.parametrize(("answer", "evidence"), BEFORE)
+def test_what_was_returned_before_is_not_looked_up(answer, evidence):
+    first = Step("", ToolCall("search", {"query": "q"}), (evidence,))
+    row = Trajectory((first, Step("", ToolCall("search", {"query": answer}))), "?", answer)
+    assert step_that_looks_up(row) == 0
+
+
+def test_what_a_call_looks_up_counts_unless_it_is_told_not_to():
+    search = Step("", ToolCall("search", {"query": "Paris"}), (FRANCE,))
+    last = episode("Paris").steps[1]
+    row = Trajectory((search, last), "Which city?", "Paris", answers=("Paris",))
+    assert SourceGated().score(row).value == 1.0

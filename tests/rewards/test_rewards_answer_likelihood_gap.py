@@ -11,13 +11,14 @@ from faithful_search.errors import ConfigError, DataError
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.rewards import AnswerLikelihoodGap
-from faithful_search.rewards.answer_likelihood_gap import _Question, find_mention
+from faithful_search.rewards.answer_likelihood_gap import _AnswerContexts, find_mention
 from faithful_search.rewards.contexts import turn_ids
-from faithful_search.rewards.perturbation import NEUTRAL
+from faithful_search.rewards.perturbation import Donor
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 TOKENIZER = lab.tokenizer()
 BREAD = ("Bread", "Dough rests overnight.")
+MORE = ("Tea", "Leaves are dried.")
 LIMA = Evidence("The capital of Peru is Lima.", "Peru", "E1")
 COD = Evidence("Cod is a fish.", "Cod", "E2")
 FULL = pytest.approx(math.tanh(1.0))
@@ -61,7 +62,9 @@ def episode(
 
 
 def scored(*rows: Trajectory, **knobs):
-    """The scores of some rows, and what the policy was asked: contexts real and without the evidence in turn."""
+    """The scores of some rows, and what the policy was asked: contexts real and without the
+    evidence in turn.
+    """
     policy = Policy()
     return AnswerLikelihoodGap(**{"snippets": (BREAD,), **knobs}, policy=policy).score_batch(
         rows
@@ -81,16 +84,15 @@ def test_the_formula_by_hand():
     }
     assert score.parts == {"applies": True, **found}
     assert TOKENIZER.decode(answer) == TOKENIZER.decode(same) == "Lima"
-    assert "Peru [E1]: The capital of Peru is Lima." in real and real.endswith(
-        "It is so.</think><answer>"
-    )
-    impossible = _Question(2, [], [], [0])  # either way there is no gap
+    assert "Peru [E1]: The capital of Peru is Lima." in real
+    assert real.endswith("It is so.</think><answer>")
+    impossible = _AnswerContexts(2, [], [], [0])  # either way there is no gap
     assert (
         impossible.score(-math.inf, -math.inf).value,
         impossible.score(-5.0, -math.inf).value,
     ) == (0.0, 1.0)
     assert without == real.replace(
-        "Peru [E1]: The capital of Peru is Lima.", "Bread [E1]: Dough rests overnight."
+        "Peru [E1]: The capital of Peru is Lima.", "Peru [E1]: Dough rests overnight."
     )
 
 
@@ -114,7 +116,8 @@ def test_what_is_asked_about_is_the_agents_first_mention(made, end):
 def test_an_answer_that_was_written_before_the_evidence_came_has_none():
     (score,), asked = scored(episode(plan="I know it: Lima."))
     assert (score.value, score.parts["applies"], score.parts["step"]) == (0.0, True, 1)
-    assert "before the evidence" in score.why and asked == []  # asked for nothing, but asked
+    assert "before the evidence" in score.why  # asked for nothing, but asked
+    assert asked == []
 
 
 @pytest.mark.parametrize(
@@ -128,7 +131,8 @@ def test_an_answer_that_was_written_before_the_evidence_came_has_none():
 )
 def test_where_nothing_is_gained(made, applies):
     (score,), _ = scored(made)
-    assert (score.value, score.parts["applies"]) == (0.0, applies) and score.why
+    assert (score.value, score.parts["applies"]) == (0.0, applies)
+    assert score.why
     assert (AnswerLikelihoodGap().measure(score) is None) is not applies
 
 
@@ -142,28 +146,56 @@ def test_a_cited_passage_is_exchanged_wherever_it_is_shown():
         Trajectory(steps, question="q", answer="Lima", dialect="pou")
     )
     assert score.value > 0
-    assert real.count("is Lima.") == 2 and "is Lima." not in without and "Cod is a fish." in without
+    assert real.count("is Lima.") == 2
+    assert "is Lima." not in without
+    assert "Cod is a fish." in without
 
 
-def test_replacements_never_hold_the_answer_and_come_from_other_questions_of_all_processes():
-    _, (_, (without, _)) = scored(episode(), snippets=(("Song", "A ballad of lima beans."),))
-    assert "beans" not in without and any(text in without for _, text in NEUTRAL)
-    owl = episode(
-        "x",
-        evidence=(Evidence("Owls hunt at night.", "Owl", "E1"),),
-        question="Which bird?",
-        id="u",
+def test_replacements_never_hold_the_answer():
+    snippets = (("Song", "A ballad of the lima beans."), ("Bread", "Dough rests for many nights."))
+    _, (_, (without, _)) = scored(episode(), snippets=snippets)
+    assert "beans" not in without
+    assert "rests for many nights." in without
+
+
+def test_a_title_that_holds_the_answer_is_replaced_too():
+    page = Evidence(
+        "The capital of Peru is Lima.", "Lima, Peru", "E1", url="https://a.example/Lima"
     )
-    _, (_, (without, _), *_) = scored(episode(), owl, snippets=())
-    assert "Owls hunt at night." in without
-    oak = ("Which tree?", "Oak", "Oaks grow slowly.")
+    _, ((real, _), (without, _)) = scored(episode(evidence=(page,)))
+    assert "Lima, Peru <https://a.example/Lima> [E1]" in real
+    assert "Bread <https://a.example/> [E1]" in without
+
+
+def test_replacements_come_from_other_questions():
+    owl = Evidence("Owls hunt in the woods at night.", "Owl", "E1")
+    other = episode("x", evidence=(owl,), question="Which bird?", id="u")
+    call = ToolCall("search", {"query": "bird at night"})
+    search = msgspec.structs.replace(other.steps[0], call=call)
+    other = msgspec.structs.replace(other, steps=(search, other.steps[1]))
+    _, (_, (without, _), *_) = scored(episode(), other, snippets=())
+    assert owl.text in without
+
+
+def test_replacements_come_from_all_processes():
+    oak = Donor("Which tree?", "tree", "s", "Oak", "Oaks grow slowly in the woods.")
     _, (_, (without, _)) = scored(episode(), snippets=(), gather=lambda own: [*own, oak])
-    assert "Oaks grow slowly." in without
+    assert oak.text in without
+
+
+def test_a_row_without_replacements_does_not_apply():
+    (score,), prompts = scored(episode(), snippets=())
+    assert (score.value, score.parts["applies"]) == (0.0, False)
+    assert "give snippets" in score.why
+    assert prompts == []
 
 
 def test_in_dialects_without_citations_all_that_was_retrieved_is_the_evidence():
-    (score,), ((real, _), (without, _)) = scored(episode(dialect="search_r1", refs=()))
-    assert score.value == FULL and "Cod is a fish." in real and "Cod is a fish." not in without
+    row = episode(dialect="search_r1", refs=())
+    (score,), ((real, _), (without, _)) = scored(row, snippets=(BREAD, MORE))
+    assert score.value == FULL
+    assert "Cod is a fish." in real
+    assert "Cod is a fish." not in without
 
 
 def test_rows_that_cannot_be_asked_about_have_no_value():
@@ -178,11 +210,13 @@ def test_rows_that_cannot_be_asked_about_have_no_value():
         msgspec.structs.replace(episode(), answer="Cuzco"),
     )
     (shared, unwritten), _ = scored(*rows)
-    assert shared.value is None and "share a response" in shared.why
-    assert unwritten.value is None and "'Cuzco'" in unwritten.why
+    assert shared.value is None
+    assert "share a response" in shared.why
+    assert unwritten.value is None
+    assert "'Cuzco'" in unwritten.why
 
 
-def test_tokens_of_another_rollout_and_a_policy_that_cannot_be_asked_are_refused():
+def test_foreign_tokens_and_mute_policies_are_refused():
     other = ChatFormat.of(TOKENIZER, load("pou")).transcript(
         Trajectory((Step(think="", answer="Lima"),))
     )
@@ -210,7 +244,7 @@ def test_it_is_what_a_tiny_model_says_of_two_transcripts(dialect):
     )
     chat = ChatFormat.of(TOKENIZER, load(dialect))
     for row, score in zip(rows, reward.score_batch(rows), strict=True):
-        bare = msgspec.structs.replace(row.steps[0], evidence=(Evidence(BREAD[1], BREAD[0], "E1"),))
+        bare = msgspec.structs.replace(row.steps[0], evidence=(Evidence(BREAD[1], "Peru", "E1"),))
         means = []
         for told in (row, msgspec.structs.replace(row, steps=(bare, row.steps[1]))):
             tokens = chat.transcript(told)
@@ -230,7 +264,8 @@ def test_the_tokens_that_were_sampled_are_asked_about_however_they_were_cut():
     chat = ChatFormat.of(TOKENIZER, load("pou"))
     whole = chat.transcript(episode())
     step, begin, end = find_mention(TOKENIZER, whole, "Lima")
-    assert TOKENIZER.decode(turn_ids(whole, step)[begin:end]) == "Lima" and step == 1
+    assert TOKENIZER.decode(turn_ids(whole, step)[begin:end]) == "Lima"
+    assert step == 1
     start = whole.turns[1][0]
     rest = chat.encode(
         "<think><helpful>yes</helpful><ref>E1</ref>x</think><answer>L"
@@ -246,8 +281,6 @@ def test_log_probabilities_do_not_run_out_where_probabilities_do():
     generator = TransformersGenerator(lab.sharp(lab.model()), TOKENIZER)
     prompt, long = TOKENIZER.encode("a"), TOKENIZER.encode("zq" * 200)
     [[logprob]] = generator.choice_logprobs([prompt], [[long]])
-    assert (
-        logprob == pytest.approx(sum(lab.recomputed(generator.model, prompt, long)), rel=1e-4)
-        and logprob < -800
-    )
+    assert logprob == pytest.approx(sum(lab.recomputed(generator.model, prompt, long)), rel=1e-4)
+    assert logprob < -800
     assert generator.choice_probs([prompt], [[long]]) == [[0.0]]

@@ -1,4 +1,6 @@
-"""Rewards of single steps (citations, form, use of tools): what they say of each step, and what a mix makes of it."""
+"""Rewards of single steps (citations, form, use of tools): what they say of each step, and what a
+mix makes of it.
+"""
 
 import lab
 import msgspec
@@ -67,7 +69,8 @@ def test_the_three_checks_by_hand(verdict, checks):
     )
     good = checks == (True, True, True)
     assert score.value == (1.0 if good else 0.0)  # the second step is valid: (1 ± 1) / 2
-    assert score.why.startswith("" if good else "step 3: ") and bool(score.why) != good
+    assert score.why.startswith("" if good else "step 3: ")
+    assert bool(score.why) != good
     valid_without_evidence = verdict == "<helpful>no</helpful><ref>null</ref>"
     assert Citation().score(cited(verdict, ids=())).value == float(valid_without_evidence)
 
@@ -75,7 +78,8 @@ def test_the_three_checks_by_hand(verdict, checks):
 def test_a_dialect_without_verdicts_is_not_held_to_them():
     made = cited("<helpful>yes</helpful><ref>E3</ref>")
     other = msgspec.structs.replace(made, dialect="search_r1")
-    assert Citation().score(other).value is None and "search_r1" in Citation().score(other).why
+    assert Citation().score(other).value is None
+    assert "search_r1" in Citation().score(other).why
     assert Citation(dialects=("pou", "search_r1")).score(other).value == 1.0
     assert Citation().score(msgspec.structs.replace(made, dialect="")).value == 1.0
 
@@ -96,7 +100,8 @@ def test_the_mean_runs_over_steps_two_to_t():
             0.0,
             False,
         )
-        assert step_validity(nothing) == [] and cited_evidence(nothing) == ()
+        assert step_validity(nothing) == []
+        assert cited_evidence(nothing) == ()
 
 
 def test_cited_evidence_takes_valid_yes_steps_only_in_order_and_once():
@@ -153,7 +158,8 @@ HOSTILE = load("pou").render_observation(
 )
 def test_each_break_of_the_basic_format_is_named(text, why):
     found = Format().score(load("pou").parse(text, question="q"))
-    assert found.value == float(not why) and (why in found.why if why else not found.why)
+    assert found.value == float(not why)
+    assert why in found.why if why else not found.why
 
 
 CALL = Step(think="plan", call=ToolCall("s"))
@@ -191,7 +197,8 @@ RIGHT, WRONG = Step(think="it holds", verified=True), Step(think="it does not", 
 )
 def test_forms_of_steps_by_hand(steps, why):
     found = Format().score(Trajectory(steps, dialect="pokee"))
-    assert found.value == float(not why) and found.why.startswith(why)
+    assert found.value == float(not why)
+    assert found.why.startswith(why)
 
 
 def test_a_protocol_without_thoughts_needs_none_and_a_wrong_dialect_is_no_form():
@@ -271,31 +278,36 @@ def test_unused_by_words(later, unused):
     assert wary.value == (0.0 if later.think == "It was a baker." else unused)
 
 
+@pytest.mark.parametrize(("answer", "unused"), [("利马", 0.0), ("库斯科", 1.0)])
+def test_an_answer_without_blanks_takes_up_its_evidence(answer, unused):
+    passage = Evidence(text="利马是秘鲁的首都。", id="E1")
+    steps = (call(query="秘鲁 首都", evidence=(passage,)), Step(answer=answer))
+    trajectory = Trajectory(steps, question="秘鲁的首都?", answer=answer, dialect="search_r1")
+    assert ToolUse("unused").score(trajectory).value == unused
+
+
 @pytest.mark.parametrize(
     ("helpful", "refs", "uncited"),
     [(True, ("E1",), 0.0), (False, (), 1.0), (True, ("E9",), 1.0), (None, (), 1.0)],
 )
-def test_only_a_valid_citation_cites_and_what_is_taken_up_is_told_by_words_in_every_dialect(
-    helpful, refs, uncited
-):
+def test_only_a_valid_citation_cites(helpful, refs, uncited):
     last = Step(think="Ada Horn", helpful=helpful, refs=refs, answer="Ada Horn")
     steps = (call(query="keeper", evidence=(MILL,)), last)
     score = ToolUse("uncited").score(Trajectory(steps, dialect="pou"))
-    assert score.value == uncited and score.parts == {"calls": 1, "steps": [1] if uncited else []}
+    assert score.value == uncited
+    assert score.parts == {"calls": 1, "steps": [1] if uncited else []}
     assert ToolUse("unused").score(Trajectory(steps, dialect="pou")).value == 0.0
     elsewhere = ToolUse("uncited").score(Trajectory(steps, dialect="search_r1"))
-    assert (
-        elsewhere.value is None and elsewhere.why == "dialect 'search_r1' has no verdicts that cite"
-    )
-    assert not ToolUse("uncited").covers("search_r1") and ToolUse("unused").covers("search_r1")
+    assert elsewhere.value is None
+    assert elsewhere.why == "dialect 'search_r1' has no verdicts that cite"
+    assert not ToolUse("uncited").covers("search_r1")
+    assert ToolUse("unused").covers("search_r1")
 
 
 def test_no_calls_have_no_value_and_calls_without_evidence_none_to_use():
     quiet = Trajectory((Step(think="I know.", answer="a"),))
-    assert (
-        ToolUse("repeated").score(quiet).value is None
-        and ToolUse("unused").score(quiet).value is None
-    )
+    assert ToolUse("repeated").score(quiet).value is None
+    assert ToolUse("unused").score(quiet).value is None
     assert ToolUse("unused").score(Trajectory((call(query="x"),))).value is None
     assert (
         ToolUse("unused").score(Trajectory((call(evidence=(MILL,)),))).value == 1.0
@@ -355,9 +367,13 @@ def test_entries_by_hand(reward, steps):
 
 def test_a_probed_steps_move_is_its_entry():
     policy = TransformersGenerator(lab.sharp(lab.model()), lab.tokenizer())
-    score = rewards.EvidenceSensitivity(budget=None).bind(policy=policy).score(EPISODE)
+    snippets = tuple(f"Whale number {n} sings in the deep." for n in range(9))
+    reward = rewards.EvidenceSensitivity(budget=None, snippets=snippets)
+    score = reward.bind(policy=policy).score(EPISODE)
     (probed,) = score.parts["steps"]
-    assert score.steps == (None, score.value, None) and probed["step"] == 2 and score.value != 0
+    assert score.steps == (None, score.value, None)
+    assert probed["step"] == 2
+    assert score.value != 0
 
 
 def test_a_broken_form_is_put_down_to_the_step_that_broke_it():
@@ -383,9 +399,8 @@ def test_what_a_mix_credits_adds_up_to_its_value():
     }
     score = Mix(parts=parts, gate=None).score(EPISODE)
     steps, outcome = score.credit
-    assert steps == pytest.approx(
-        (0.5 * 0.25 * 0.5, 0.5 * 0.5, 0.5 * -0.5)
-    ) and outcome == pytest.approx(0.5 * 0.75)
+    assert steps == pytest.approx((0.5 * 0.25 * 0.5, 0.5 * 0.5, 0.5 * -0.5))
+    assert outcome == pytest.approx(0.5 * 0.75)
     assert score.value == pytest.approx(sum(steps) + outcome)
 
 
@@ -401,7 +416,8 @@ def test_without_steps_a_value_or_a_right_answer_there_is_no_credit_to_steps():
         weights={"citation": 1.0, "correctness": 1.0},
     )
     wrong = Trajectory(EPISODE.steps, EPISODE.question, "Lima", dialect="pou", answers=("Rimac",))
-    assert mix.score(EPISODE).credit == ((0.0, 0.5, -0.5), 1.0) and mix.score(wrong).credit == (
+    assert mix.score(EPISODE).credit == ((0.0, 0.5, -0.5), 1.0)
+    assert mix.score(wrong).credit == (
         (),
         0.0,
     )

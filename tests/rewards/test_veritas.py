@@ -1,5 +1,6 @@
-"""VERITAS: the pairs that its measures make, its reward's sum and curriculum, a judge that goes away in training, and
-that the reward is what metrics say."""
+"""VERITAS: the pairs that its measures make, its reward's sum and curriculum, a judge that goes
+away in training, and that the reward is what metrics say.
+"""
 
 import math
 import os
@@ -70,7 +71,7 @@ def episode(
 # the three measures
 
 
-def test_info_think_pairs_are_what_a_turn_returned_and_the_thought_right_after_it():
+def test_info_think_pairs_a_response_with_the_next_thought():
     note = Step(
         think="Not that.", call=ToolCall("read", {"url": "x"}), note="Error: page not found"
     )
@@ -78,11 +79,13 @@ def test_info_think_pairs_are_what_a_turn_returned_and_the_thought_right_after_i
     judge = CountingJudge(by_word)
     score = InfoThink(judge).score(Trajectory(steps, question="Where?"))
     premise = "Eiffel Tower\nIt was finished in 1889.\n\nParis\nParis lies on the Seine."
-    assert judge.calls == 1 and judge.asked == [
+    assert judge.calls == 1
+    assert judge.asked == [
         Pair(premise, "Not that.", "Where?", "info_think"),
         Pair("Error: page not found", "good end", "Where?", "info_think"),
     ]
-    assert score.value == 0.5 and score.why.startswith("step 2: ")
+    assert score.value == 0.5
+    assert score.why.startswith("step 2: ")
     assert [(pair["step"], pair["label"]) for pair in score.parts["pairs"]] == [
         (2, False),
         (3, True),
@@ -104,7 +107,8 @@ def test_info_think_pairs_are_what_a_turn_returned_and_the_thought_right_after_i
 )
 def test_acting_on_information_without_a_thought_is_a_settled_zero(after):
     score = InfoThink(Down()).score(Trajectory((search("Find it."), after)))
-    assert score.value == 0.0 and score.parts["applies"]
+    assert score.value == 0.0
+    assert score.parts["applies"]
     assert (
         score.parts["pairs"][0]["why"] == "acts on what was returned without a thought in between"
     )
@@ -133,7 +137,9 @@ def test_acting_on_information_without_a_thought_is_a_settled_zero(after):
 )
 def test_where_there_is_nothing_to_judge_there_is_no_value(steps, dialect):
     score = InfoThink(Down()).score(Trajectory(steps, dialect=dialect))
-    assert score.value is None and "abstained" not in score.parts and score.why
+    assert score.value is None
+    assert "abstained" not in score.parts
+    assert score.why
 
 
 def test_think_search_pairs_each_call_with_the_thought_of_its_turn():
@@ -153,7 +159,8 @@ def test_think_search_pairs_each_call_with_the_thought_of_its_turn():
     ]
     assert {item.pair.task for item in asked} == {"think_search"}
     score = ThinkSearch(CountingJudge(by_word)).score(Trajectory(steps))
-    assert score.value == pytest.approx(1 / 3) and score.why.startswith("step 2: ")
+    assert score.value == pytest.approx(1 / 3)
+    assert score.why.startswith("step 2: ")
 
 
 def test_the_words_of_a_call():
@@ -208,6 +215,12 @@ def test_the_thought_is_the_last_one_before_the_answer_and_never_a_check_of_it()
         ThinkAnswer(how="other")
 
 
+@pytest.mark.parametrize("answer", ["Yes", "no.", "True"])
+def test_sub_em_says_nothing_of_yes_or_no(answer):
+    steps = (Step(think="Both are in France, so it is yes.", answer=answer),)
+    assert ThinkAnswer(how="unicode").score(Trajectory(steps, answer=answer)).value is None
+
+
 @pytest.mark.parametrize("reward", [InfoThink, ThinkSearch, ThinkAnswer])
 def test_a_judge_that_says_nothing_leaves_no_number(reward):
     def made(word):
@@ -216,7 +229,9 @@ def test_a_judge_that_says_nothing_leaves_no_number(reward):
         )
 
     hard, good = reward(CountingJudge(by_word)).score_batch([made("hard"), made("good")])
-    assert hard.value is None and hard.parts["abstained"] and "timed out" in hard.why
+    assert hard.value is None
+    assert hard.parts["abstained"]
+    assert "timed out" in hard.why
     assert good.value == 1.0
     assert reward(Down()).score(made("good")).parts["abstained"]
     assert reward(Down()).score(Trajectory()).parts.get("abstained") is None
@@ -242,7 +257,7 @@ def test_the_sum_by_hand(made, value):
     assert veritas_mix().score(made).value == pytest.approx(value, abs=1e-12)
 
 
-def test_parts_of_weight_zero_are_left_out_others_can_be_had_and_each_judge_goes_where_it_belongs():
+def test_parts_of_weight_zero_are_left_out():
     assert list(veritas_mix().parts) == ["exact_match", "info_think", "think_answer"]
     assert list(veritas_mix(info_think=0, think_answer=0).parts) == ["exact_match"]
     assert veritas_mix(think_search=0.5).score(episode()).value == pytest.approx(1.57)
@@ -257,11 +272,13 @@ def test_parts_of_weight_zero_are_left_out_others_can_be_had_and_each_judge_goes
     assert (own.calls, search.calls, answer.calls) == (3, 1, 1)
 
 
-def test_what_does_not_apply_counts_zero_and_what_was_not_judged_empties_the_row():
+def test_an_unjudged_part_empties_the_row():
     mix = veritas_mix(CountingJudge(silent_on("Orlen")))
     assert mix.score(episode(searched=False)).parts["info_think"] is None
     lost = mix.score(episode())
-    assert lost.value is None and lost.parts["abstained"] is True and "info_think" in lost.why
+    assert lost.value is None
+    assert lost.parts["abstained"] is True
+    assert "info_think" in lost.why
     assert (
         mix.score(episode(answers=())).value is None
     )  # no gold answers: there is no exact match to count as 0
@@ -276,7 +293,8 @@ def test_what_does_not_apply_counts_zero_and_what_was_not_judged_empties_the_row
 def test_the_curriculum_by_hand():
     """From step 1 to T1 only the outcome, linear from T1 + 1 to T2, full from T2 on."""
     ramp = [Warmup(("a",), 4, 8).ramp("a", step) for step in range(1, 11)]
-    assert ramp == [0, 0, 0, 0, 0.25, 0.5, 0.75, 1, 1, 1] and Warmup(("a",), 4, 8).ramp("b", 1) == 1
+    assert ramp == [0, 0, 0, 0, 0.25, 0.5, 0.75, 1, 1, 1]
+    assert Warmup(("a",), 4, 8).ramp("b", 1) == 1
     assert [Warmup(("a",), 3, 3).ramp("a", step) for step in (1, 2, 3, 4)] == [0, 0, 1, 1]
     written = [("1.0ep", "1.5ep"), (20, "30"), ("0", "0"), ("1 epoch", "2epochs"), (0, ".5ep")]
     found = [Warmup.parse(FAITHFULNESS, start, end, steps_per_epoch=13) for start, end in written]
@@ -313,7 +331,9 @@ FOUND_ONLY = [
 
 
 class Writer(lab.Scripted):
-    """A generator whose turns are drawn from given ones; each ends where the engine's stop strings end it."""
+    """A generator whose turns are drawn from given ones; each ends where the engine's stop strings
+    end it.
+    """
 
     def __init__(self, turns: list[str] = TURNS, cut: float = 0.0, seed: int = 0) -> None:
         super().__init__(turns)
@@ -415,9 +435,7 @@ def warnings_of(caplog) -> list[str]:
     ]
 
 
-def test_a_judge_that_is_down_stops_the_run_and_a_resumed_one_goes_on_in_the_curriculum(
-    tmp_path, caplog
-):
+def test_a_resumed_run_goes_on_in_the_curriculum(tmp_path, caplog):
     writer, log = Writer(FOUND_ONLY), tmp_path / "trajectories.jsonl"
     settings = {
         "max_steps": 4,
@@ -429,7 +447,7 @@ def test_a_judge_that_is_down_stops_the_run_and_a_resumed_one_goes_on_in_the_cur
         made.train()
     assert warnings_of(caplog) == [
         "step 2: no verdict on info_think of 4 of 4 rollouts; 4 of them have no reward: "
-        "the judge abstained: no connection to the judge"
+        "no verdict: no connection to the judge"
     ]
     resumed = trainer(tmp_path, veritas_mix(CountingJudge(), warmup=CURRICULUM), writer, **settings)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
@@ -468,7 +486,9 @@ def test_without_a_judge_or_gold_answers_a_batch_leaves_the_weights_as_they_are(
 
 
 def test_the_run_stops_between_two_batches(tmp_path):
-    """A batch that lasts two steps is used up first: a checkpoint inside it could not be resumed exactly."""
+    """A batch that lasts two steps is used up first: a checkpoint inside it could not be resumed
+    exactly.
+    """
     made = trainer(
         tmp_path, veritas_mix(Down()), Writer(FOUND_ONLY), steps_per_generation=2, max_steps=8
     )
@@ -519,9 +539,8 @@ def test_all_processes_agree_to_stop(tmp_path):
     own = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(SUPPORT)])}
     subprocess.run([*command, __file__, str(tmp_path)], env=own, timeout=600, check=True)
     said = [(tmp_path / f"rank{rank}.txt").read_text() for rank in (0, 1)]
-    assert said[0] == said[1] and said[0].startswith(
-        "1 at step 1 no verdict on info_think of 4 of 8 rollouts"
-    )
+    assert said[0] == said[1]
+    assert said[0].startswith("1 at step 1 no verdict on info_think of 4 of 8 rollouts")
     assert (tmp_path / "checkpoint-1" / "trainer_state.json").is_file()
 
 
@@ -549,7 +568,7 @@ TRICKY = (
     Evidence("  blanks \n\n in it \n", ""),
 )
 METRICS = {
-    "exact_match": ("answer_correctness", "exact_match_squad"),
+    "exact_match": ("answer_correctness", "exact_match_unicode"),
     "info_think": ("info_think_faithfulness", "info_think_lexical"),
     "think_search": ("think_search_faithfulness", "think_search_lexical"),
     "think_answer": ("think_answer_faithfulness", "think_answer_sub_em"),
@@ -565,8 +584,9 @@ def measured(lines: list, folder: Path) -> dict[str, list[float | None]]:
 
 
 def test_the_reward_in_training_is_what_is_measured_on_the_same_text(tmp_path):
-    """To the last bit, for odd, cut and forced turns and evidence full of markup: of trajectories, of their texts, and
-    of texts written anew from the steps where that is exact."""
+    """To the last bit, for odd, cut and forced turns and evidence full of markup: of trajectories,
+    of their texts, and of texts written anew from the steps where that is exact.
+    """
     mix = veritas_mix(think_search=0.3, warmup=Warmup(FAITHFULNESS, 1, 4))
     settings = {"per_device_train_batch_size": 24, "max_steps": 3, "num_generations": 8}
     limits = {
@@ -586,7 +606,8 @@ def test_the_reward_in_training_is_what_is_measured_on_the_same_text(tmp_path):
             [row.stop_reason for row in rows if row.meta["step"] == step].count(reason) / 24
             for step in range(3)
         ]
-        assert history(made, f"ended/{reason}") == pytest.approx(own) and max(own) > 0
+        assert history(made, f"ended/{reason}") == pytest.approx(own)
+        assert max(own) > 0
     assert sum(bool(row.meta.get("observations_cut")) for row in rows) >= 20
     # of a text alone nobody knows that its escapes and notes are ours
     plain = [
@@ -601,11 +622,13 @@ def test_the_reward_in_training_is_what_is_measured_on_the_same_text(tmp_path):
         {"question": row.question, "text": render(row), "answers": list(row.answers)}
         for row in whole
     ]
-    assert len(plain) > 20 and len(whole) > 50
+    assert len(plain) > 20
+    assert len(whole) > 50
     for kept, lines in ((plain, texts), (whole, written), (rows, [row.to_json() for row in rows])):
         columns = measured(lines, tmp_path)
         for name, column in columns.items():
-            assert column == [row.meta["scores"][name] for row in kept] and len(set(column)) > 1
+            assert column == [row.meta["scores"][name] for row in kept]
+            assert len(set(column)) > 1
         for place, row in enumerate(kept):
             weights = mix.weights_at(row.meta["step"] + 1)
             parts = [

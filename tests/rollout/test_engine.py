@@ -1,4 +1,6 @@
-"""The engine: token in, token out; named endings; repaired calls; what a turn costs; refused templates."""
+"""The engine: token in, token out; named endings; repaired calls; what a turn costs; refused
+templates.
+"""
 
 import asyncio
 import signal
@@ -47,7 +49,8 @@ def run(texts: list[str], *evidence: Evidence, **settings) -> Trajectory:
 def test_a_whole_episode_and_its_text_read_again():
     t = run([FIRST, AGAIN, ANSWER], ROME)
     assert (t.answer, t.stop_reason, t.answers, t.id) == ("Rome", "answered", ("Rome",), "q1")
-    assert t.steps[0].call.arguments == {"query": "x"} and t.steps[0].evidence == FOUND
+    assert t.steps[0].call.arguments == {"query": "x"}
+    assert t.steps[0].evidence == FOUND
     assert (t.steps[2].helpful, t.steps[2].refs, t.steps[2].issues) == (True, ("E1",), ())
     assert dialects.parse(t.text, "pou", fenced=True).steps == t.steps
     assert t.text[slice(*t.steps[2].spans["answer"])] == "Rome"
@@ -56,9 +59,8 @@ def test_a_whole_episode_and_its_text_read_again():
 def test_a_question_with_half_a_character_is_asked():
     e = engine([FIRST, ANSWER], ROME)
     t = e.run([Task("q1", "Where is \udcff?", ("R\ud800",))])[0]
-    assert t.stop_reason == "answered" and "Where is ??" in e.generator.tokenizer.decode(
-        e.generator.seen[0]
-    )
+    assert t.stop_reason == "answered"
+    assert "Where is ??" in e.generator.tokenizer.decode(e.generator.seen[0])
     assert Trajectory.from_json(t.to_json()).question == "Where is ??"
 
 
@@ -80,7 +82,8 @@ def test_a_question_with_half_a_character_is_asked():
 )
 def test_every_ending_has_its_name(turns, limits, reason):
     t = run(turns, ROME, **limits)
-    assert t.stop_reason == reason and reason in END_REASONS
+    assert t.stop_reason == reason
+    assert reason in END_REASONS
     assert len(t.tokens.completion_ids) == len(t.tokens.mask) > 0
     ended = (
         t.tokens.completion_ids[-1] == lab.tokenizer().eos_token_id
@@ -95,13 +98,14 @@ def test_every_ending_has_its_name(turns, limits, reason):
         ("<think>a</think><tool_call>{oops</tool_call>", {"call_json"}, ("shelf", '"arguments"')),
         # only the token limit ends an episode here: who stops writing within a call is told so
         ("<think>a</think><tool_call>{oops<|im_end|>", {"call_unclosed"}, ("shelf",)),
-        (FIRST.replace("shelf", "oracle"), set(), ("oracle", "shelf")),
+        (FIRST.replace("shelf", "oracle"), set(), ("Unknown tool", "shelf")),
     ],
 )
 def test_a_call_that_cannot_be_made_is_answered_with_what_can_be(turn, kinds, told):
     t = run([turn, AGAIN, ANSWER], ROME)
     assert kinds <= {issue.kind for issue in t.steps[0].issues}
-    assert all(word in t.steps[0].note for word in told) and t.answer == "Rome"
+    assert all(word in t.steps[0].note for word in told)
+    assert t.answer == "Rome"
 
 
 @pytest.mark.parametrize("dialect", ["pou", "web_dancer"])
@@ -109,19 +113,18 @@ def test_broken_json_is_repaired_and_stays_an_issue(dialect):
     turn = "<think>a</think><tool_call>{'name': 'shelf', 'arguments': {'query': 'x',}</tool_call>"
     t = run([turn, ANSWER], ROME, dialect=dialect)
     first, raw = t.steps[0], turn.split("<tool_call>")[1].split("</tool_call>")[0]
-    assert (
-        first.call == ToolCall("shelf", {"query": "x"}, raw)
-        and first.evidence == FOUND
-        and not first.note
-    )
+    assert first.call == ToolCall("shelf", {"query": "x"}, raw)
+    assert first.evidence == FOUND
+    assert not first.note
     assert "call_json" in {issue.kind for issue in first.issues}
-    assert t.text[slice(*first.spans["call"])] == raw and t.answer == "Rome"
+    assert t.text[slice(*first.spans["call"])] == raw
+    assert t.answer == "Rome"
     assert Trajectory.from_json(t.to_json()) == t
     again = dialects.parse(t.text, dialect, fenced=True)  # which is strict
     assert [msgspec.structs.replace(step, call=None) for step in t.steps] == list(again.steps)
 
 
-def test_no_repair_of_several_calls_of_long_text_or_of_what_is_not_a_call():
+def test_only_a_single_short_call_is_repaired():
     one = '{"name": "shelf", "arguments": {"query": "x"}}'
     two = "{'name': 'shelf', 'arguments': {}}</tool_call><tool_call>{'name': 'shelf', 'arguments': {}}"
     for raw in (
@@ -139,7 +142,8 @@ def test_no_repair_of_several_calls_of_long_text_or_of_what_is_not_a_call():
             turn_tokens=6000,
             total_tokens=20000,
         )
-        assert t.steps[0].call is None and "could not be read" in t.steps[0].note, raw
+        assert t.steps[0].call is None, raw
+        assert "could not be read" in t.steps[0].note, raw
 
 
 @settings(max_examples=60, deadline=None)
@@ -210,16 +214,17 @@ def test_sessions_of_ended_and_of_broken_off_episodes_are_closed():
     assert [session.closed for session in made] == [True] * 4
 
 
-def test_a_response_after_which_no_token_is_left_ends_the_episode():
+def test_a_response_without_room_for_a_turn_ends_the_episode():
     end = run([FIRST, ANSWER], ROME).tokens.turns[0][2]
     cut = run([FIRST, ANSWER], ROME, total_tokens=end)
     assert (cut.stop_reason, len(cut.steps), cut.steps[0].evidence) == ("token_limit", 1, ())
     assert run([FIRST, ANSWER], ROME, total_tokens=end + 1).steps[0].evidence
     flood = run([FIRST, ANSWER], Evidence("a" * 10**6))
-    assert flood.stop_reason == "token_limit" and len(flood.tokens.completion_ids) < 8192
+    assert flood.stop_reason == "token_limit"
+    assert len(flood.tokens.completion_ids) < 8192
 
 
-def test_many_episodes_come_back_in_order_and_the_ended_leave_the_batch():
+def test_ended_episodes_leave_the_batch():
     class Counting(lab.Scripted):
         def generate(self, prompts, sampling, max_new_tokens=None):
             sizes.append(len(prompts))
@@ -237,9 +242,9 @@ def test_many_episodes_come_back_in_order_and_the_ended_leave_the_batch():
     e.concurrency = 3
     found = e.run([Task(f"q{number // 2}", "Where?") for number in range(8)], on_end=ended.append)
     assert [t.id for t in found] == ["q0", "q0#1", "q1", "q1#1", "q2", "q2#1", "q3", "q3#1"]
-    assert (
-        len(ended) == 8 and {t.steps[0].evidence[0].id for t in found} == {"E1"} and max(sizes) == 3
-    )
+    assert len(ended) == 8
+    assert {t.steps[0].evidence[0].id for t in found} == {"E1"}
+    assert max(sizes) == 3
     with pytest.raises(ConfigError, match="concurrency"):
         Engine(lab.Scripted([ANSWER]), Toolbox([lab.Shelf(ROME)]), concurrency=0)
 
@@ -289,7 +294,8 @@ def test_each_turn_tokenises_and_decodes_only_what_is_new(name):
 
 
 STRICT = (
-    "{% for m in messages %}{% if m.role not in ('user', 'assistant') %}{{ raise_exception('unknown role') }}"
+    "{% for m in messages %}{% if m.role not in ('user', 'assistant') %}{{ "
+    "raise_exception('unknown role') }}"
     "{% endif %}{{ m.content }}{% endfor %}"
 )
 

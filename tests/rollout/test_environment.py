@@ -1,4 +1,6 @@
-"""The adapter to TRL's `environment_factory`: the members TRL looks for, their schemas, ids and failures."""
+"""The adapter to TRL's `environment_factory`: the members TRL looks for, their schemas, ids and
+failures.
+"""
 
 import asyncio
 import inspect
@@ -52,9 +54,7 @@ def ids(environment):
     return [item.id for seen in environment.observations for item in seen.evidence]
 
 
-def test_trl_finds_reset_and_the_tools_with_the_toolboxs_schemas_and_nothing_else(
-    toolbox, environment
-):
+def test_trl_finds_reset_and_the_tools_alone(toolbox, environment):
     utils = pytest.importorskip("transformers.utils")
     members = inspect.getmembers(type(environment), predicate=inspect.isfunction)
     tools = [name for name, _ in members if name != "reset" and not name.startswith("_")]
@@ -66,7 +66,7 @@ def test_trl_finds_reset_and_the_tools_with_the_toolboxs_schemas_and_nothing_els
     assert environment.reset(prompt="any", question="column of the dataset") is None
 
 
-def test_ids_run_on_within_an_episode_and_begin_again_after_reset(toolbox, environment):
+def test_evidence_ids_begin_again_after_reset(toolbox, environment):
     other = SearchEnvironment.factory(toolbox)()
     assert (
         call(environment, "atlas", place="Oslo") == "Oslo [E1]: Oslo fact 0\nOslo [E2]: Oslo fact 1"

@@ -1,4 +1,6 @@
-"""What bounds an episode from within: observations of so many tokens, and an answer that the agent is made to give."""
+"""What bounds an episode from within: observations of so many tokens, and an answer that the agent
+is made to give.
+"""
 
 from functools import cache
 
@@ -25,7 +27,7 @@ SEARCH = "<think>a</think>\n<search>rome</search>"
 CLOSED = " Rome </answer>"
 ANSWER = "<think>b</think><answer>Rome</answer>"
 CALL = '<think>a</think><tool_call>{"name": "search", "arguments": {"query": "x"}}</tool_call>'
-INVALID = dialects.load("search_r1").invalid
+INVALID = dialects.load("search_r1").no_action_reply
 ANSWERING = [name for name in dialects.names() if dialects.load(name).answer_opening]
 
 
@@ -44,34 +46,40 @@ def run(
 
 
 def exact(engine: Engine, t: Trajectory) -> None:
-    """The policy was shown exactly the tokens before its turn, and the mask and log-probabilities mark its own."""
+    """The policy was shown exactly the tokens before its turn, and the mask and log-probabilities
+    mark its own.
+    """
     ids, mask, logprobs = t.tokens.completion_ids, t.tokens.mask, t.tokens.logprobs
-    assert len(ids) == len(mask) == len(logprobs) and len(t.steps) == len(t.tokens.turns)
+    assert len(ids) == len(mask) == len(logprobs)
+    assert len(t.steps) == len(t.tokens.turns)
     generator, before = engine.generator, 0
     for shown, made, (start, middle, end) in zip(
         generator.seen, generator.made, t.tokens.turns, strict=True
     ):
-        assert start == before and shown == t.tokens.prompt_ids + ids[:start]
-        assert ids[start:middle] == made.ids and mask[start:middle] == [1] * (middle - start)
+        assert start == before
+        assert shown == t.tokens.prompt_ids + ids[:start]
+        assert ids[start:middle] == made.ids
+        assert mask[start:middle] == [1] * (middle - start)
         assert logprobs[start:middle] == made.logprobs
-        assert mask[middle:end] == [0] * (end - middle) and logprobs[middle:end] == [0.0] * (
-            end - middle
-        )
+        assert mask[middle:end] == [0] * (end - middle)
+        assert logprobs[middle:end] == [0.0] * (end - middle)
         before = end
-    assert mask[before:] == [0] * (len(ids) - before) and len(ids) - before <= 2
+    assert mask[before:] == [0] * (len(ids) - before)
+    assert len(ids) - before <= 2
     assert t.stop_reason in END_REASONS
 
 
 def same(read: Trajectory, t: Trajectory) -> None:
     """Both have the same steps.
 
-    A turn without any text has no place of its own in a text, and one that breaks off within its call no end: the line
-    breaks before the response may be its.
+    A turn without any text has no place of its own in a text, and one that breaks off within its
+    call no end: the line breaks before the response may be its.
     """
     one, two = (
         [replace(s, spans={}) if placeless(s) else s for s in item.steps] for item in (read, t)
     )
-    assert one == two and read.answer == t.answer
+    assert one == two
+    assert read.answer == t.answer
 
 
 def placeless(step: Step) -> bool:
@@ -105,9 +113,8 @@ def test_an_agent_that_only_searches_is_made_to_answer():
         [token for token, mask in zip(t.tokens.completion_ids, t.tokens.mask, strict=True) if mask]
     )
     assert own == SEARCH + SEARCH + CLOSED
-    assert not t.steps[1].evidence and "response_missing" in {
-        issue.kind for issue in t.steps[1].issues
-    }
+    assert not t.steps[1].evidence
+    assert "response_missing" in {issue.kind for issue in t.steps[1].issues}
     assert t.text[slice(*t.steps[2].spans["answer"])] == " Rome "
     assert (again(t).steps, again(t).answer) == (t.steps, t.answer)
 
@@ -125,7 +132,8 @@ def test_a_last_turn_with_nothing_is_told_so_and_made_to_answer(turn, closes):
 
 def test_an_agent_that_answers_is_not_forced():
     plain, forced = (run([SEARCH, ANSWER], turns=2, force_answer=on)[1] for on in (False, True))
-    assert plain == forced and (forced.stop_reason, forced.answer) == ("answered", "Rome")
+    assert plain == forced
+    assert (forced.stop_reason, forced.answer) == ("answered", "Rome")
 
 
 @pytest.mark.parametrize("turn", ["I cannot say", "Rome <search>more</search>"])
@@ -142,7 +150,8 @@ def test_without_the_limit_or_without_room_nothing_is_opened():
         _, t = run([SEARCH, CLOSED], turns=1, **limits)
         assert (t.stop_reason, len(t.steps), len(t.tokens.completion_ids)) == ("turn_limit", 1, end)
     _, t = run([SEARCH, CLOSED], turns=1, force_answer=True, total_tokens=end + opened + 4)
-    assert (t.stop_reason, len(t.steps)) == ("turn_limit", 2) and t.text.endswith("<answer> Rom")
+    assert (t.stop_reason, len(t.steps)) == ("turn_limit", 2)
+    assert t.text.endswith("<answer> Rom")
 
 
 @pytest.mark.parametrize("name", ANSWERING)
@@ -153,7 +162,9 @@ def test_every_dialect_with_an_answer_tag_can_be_forced(name):
     assert (t.stop_reason, t.steps[2].answer) == ("answered_forced", "Rome")
     same(again(t), t)
     assert decode(engine.generator.seen[2]).endswith("<answer>")
-    assert t.steps[1].note == ("" if name in ("search_r1", "research", "self_eval") else LAST_CALL)
+    assert t.steps[1].note == (
+        "" if name in ("search_r1", "research", "self_eval", "auto_refine") else LAST_CALL
+    )
 
 
 def test_the_answer_of_a_dialect_without_a_tag_cannot_be_forced():
@@ -174,7 +185,8 @@ def test_in_a_chat_the_opening_stands_in_a_turn_of_the_agents():
     own, script = lab.family("qwen3_thinking"), [CALL.removeprefix("<think>"), "Rome</answer>"]
     engine, t = run(script, dialect="pou", own=own, turns=1, force_answer=True)
     assert own.decode(engine.generator.seen[1]).endswith("assistant\n<think>\n</think>\n<answer>")
-    assert t.answer == "Rome" and again(t).steps == t.steps
+    assert t.answer == "Rome"
+    assert again(t).steps == t.steps
 
 
 PIECES = [
@@ -197,9 +209,7 @@ PIECES = [
     st.integers(5, 300),
     st.sampled_from(["", "<|im_end|>"]),
 )
-def test_whatever_the_agent_does_the_tokens_are_exact_and_the_text_is_read_back(
-    turns, most, tokens, closes
-):
+def test_tokens_are_exact_whatever_the_agent_does(turns, most, tokens, closes):
     _, t = run(
         turns, turns=most, turn_tokens=tokens, total_tokens=3000, force_answer=True, closes=closes
     )
@@ -221,24 +231,21 @@ FOUND = st.lists(st.builds(Evidence, WORDS, WORDS), max_size=4).map(
 @pytest.mark.parametrize("name", dialects.names())
 @settings(max_examples=25, deadline=None)
 @given(found=FOUND, note=WORDS, room=st.integers(0, 150))
-def test_a_cut_observation_has_at_most_so_many_tokens_and_is_a_beginning(name, found, note, room):
+def test_a_cut_observation_is_a_beginning_within_its_limit(name, found, note, room):
     def size(seen: Observation) -> int:
         return len(chat(name).encode(chat(name).render_observation(seen.evidence, seen.note)))
 
     limit, whole = size(Observation()) + room, Observation(found, "" if found else note)
     shown = fit(whole, size, limit)
-    assert (
-        size(shown) <= limit
-        and (shown == whole) is (size(whole) <= limit)
-        and shown == fit(whole, size, limit)
-    )
+    assert size(shown) <= limit
+    assert (shown == whole) is (size(whole) <= limit)
+    assert shown == fit(whole, size, limit)
     if shown.evidence:
         *kept, last = shown.evidence
         assert tuple(kept) == found[: len(kept)]
         origin = found[len(kept)]
-        assert (last.title, last.id) == (origin.title, origin.id) and origin.text.startswith(
-            last.text
-        )
+        assert (last.title, last.id) == (origin.title, origin.id)
+        assert origin.text.startswith(last.text)
     assert whole.note.startswith(shown.note)
 
 
@@ -263,7 +270,8 @@ def test_passages_are_shortened_from_the_end_at_a_words_border():
             [SEARCH, CLOSED], *found, turns=2, observation_tokens=first + frame + more + (more > 0)
         )
         seen = t.steps[0].evidence
-        assert len(seen) == texts and seen[0].text == "one two three"
+        assert len(seen) == texts
+        assert seen[0].text == "one two three"
         if texts == 2:
             assert (
                 seen[1].text
@@ -281,13 +289,13 @@ def test_what_is_recorded_is_what_the_agent_saw():
     for step, (_, middle, end) in zip(t.steps[:2], t.tokens.turns[:2], strict=True):
         text = decode(t.tokens.completion_ids[middle:end])
         assert 250 < end - middle <= 300
-        assert text == engine.chat.render_observation(step.evidence) and text.endswith(
-            "</information>\n\n"
-        )
+        assert text == engine.chat.render_observation(step.evidence)
+        assert text.endswith("</information>\n\n")
     texts = [
         [[item.text for item in step.evidence] for step in read.steps] for read in (again(t), t)
     ]
-    assert texts[0] == texts[1] and not again(t).all_issues()
+    assert texts[0] == texts[1]
+    assert not again(t).all_issues()
     assert t.meta == {
         "observations_cut": [
             {"step": 1, "found": 3, "shown": 1},
@@ -296,7 +304,8 @@ def test_what_is_recorded_is_what_the_agent_saw():
     }
     assert Trajectory.from_json(t.to_json()) == t
     wide = run([SEARCH, SEARCH, ANSWER], *long, observation_tokens=10_000)[1]
-    assert wide == run([SEARCH, SEARCH, ANSWER], *long)[1] and not wide.meta
+    assert wide == run([SEARCH, SEARCH, ANSWER], *long)[1]
+    assert not wide.meta
 
 
 def test_entities_of_fenced_text_are_never_cut_in_two():
@@ -304,17 +313,17 @@ def test_entities_of_fenced_text_are_never_cut_in_two():
     for limit in range(60, 80):
         t = run([SEARCH, CLOSED], found, turns=2, observation_tokens=limit)[1]
         assert found.text.startswith(t.steps[0].evidence[0].text)
-        assert (
-            t.text.count("</information>") == 1
-            and again(t).steps[0].evidence == t.steps[0].evidence
-        )
+        assert t.text.count("</information>") == 1
+        assert again(t).steps[0].evidence == t.steps[0].evidence
 
 
-def test_a_note_is_cut_too_and_a_title_that_does_not_fit_leaves_nothing():
+def test_notes_are_cut_and_titles_are_whole_or_left_out():
     _, t = run(["<search></search>", CLOSED], turns=2, observation_tokens=60)
-    assert t.steps[0].note and t.meta["observations_cut"] == [{"step": 1, "found": 0, "shown": 0}]
+    assert t.steps[0].note
+    assert t.meta["observations_cut"] == [{"step": 1, "found": 0, "shown": 0}]
     _, t = run([SEARCH, CLOSED], Evidence("x", "T" * 500), turns=2, observation_tokens=60)
-    assert t.steps[0].evidence == () and "<information></information>" in t.text
+    assert t.steps[0].evidence == ()
+    assert "<information></information>" in t.text
     assert t.meta["observations_cut"] == [{"step": 1, "found": 1, "shown": 0}]
 
 
@@ -339,8 +348,10 @@ def test_long_observations_cost_a_few_looks_at_their_beginning():
 
     found = tuple(Evidence("word " * 200_000, f"T{n}") for n in range(3))
     shown = fit(Observation(found), tokens, 500)
-    assert 1_990 <= len(shown.evidence[0].text) <= 2_003 and len(shown.evidence) == 1
-    assert len(looks) <= 20 and max(looks) <= 4_000
+    assert 1_990 <= len(shown.evidence[0].text) <= 2_003
+    assert len(shown.evidence) == 1
+    assert len(looks) <= 20
+    assert max(looks) <= 4_000
     assert run([SEARCH, CLOSED], *found, turns=2, observation_tokens=500)[1].steps[0].evidence
 
 
@@ -348,7 +359,9 @@ def test_long_observations_cost_a_few_looks_at_their_beginning():
 
 
 def bare(**named):
-    """A byte-level tokenizer without template; with a BOS it puts that before every text, as Llama's does."""
+    """A byte-level tokenizer without template; with a BOS it puts that before every text, as
+    Llama's does.
+    """
     from tokenizers.processors import TemplateProcessing
 
     own = lab.byte_tokenizer(
@@ -376,14 +389,13 @@ def test_a_base_model_gets_the_prompt_as_text_behind_its_bos(bos, closes):
         own.decode(t.tokens.completion_ids)
         == f"hm{closes}{INVALID}{SEARCH}{response}{answer}<|endoftext|>"
     )
-    assert t.tokens.mask[-1] == 0 and t.text == f"hm{INVALID}{SEARCH}{response}{answer}"
+    assert t.tokens.mask[-1] == 0
+    assert t.text == f"hm{INVALID}{SEARCH}{response}{answer}"
     assert own.bos_token_id is None or own.bos_token_id not in t.tokens.completion_ids
 
 
 @pytest.mark.parametrize(("template", "written"), [("", 0), ("{{ bos_token }}" + lab.TEMPLATE, 1)])
-def test_the_bos_stands_once_where_template_or_tokenizer_write_it_and_else_not_at_all(
-    template, written
-):
+def test_the_bos_token_is_written_at_most_once(template, written):
     names = {"bos_token": "<|bos|>", "chat_template": template or None}
     silent = lab.byte_tokenizer(("<|bos|>", "<|endoftext|>"), eos_token="<|endoftext|>", **names)
     for own, count in ((silent, written), (bare(**names), 1)):

@@ -1,4 +1,6 @@
-"""The retrieval server: its formats worked by hand, what it refuses, how it ends; always a real server on loopback."""
+"""The retrieval server: its formats worked by hand, what it refuses, how it ends; always a real
+server on loopback.
+"""
 
 import http.client
 import json
@@ -11,7 +13,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx
+import httpx2
 import pytest
 from hypothesis import example, given, settings, strategies as st
 from paths import EXAMPLES
@@ -19,13 +21,13 @@ from served import Held, Shelf, command, connected, head, invoked, retrieving
 from starlette.exceptions import HTTPException
 
 from faithful_search.errors import ConfigError
-from faithful_search.serving.app import Limits
+from faithful_search.serving.app import ServerLimits
 from faithful_search.serving.retrieval import Retrieval
 from faithful_search.serving.server import bind, server_of
 from faithful_search.tools.retrieval.corpus import join_contents, split_contents
 from faithful_search.wire.http import Http, _Client
 
-SMALL = Limits(body_bytes=2000, queries=5, query_chars=100, top_k=10, seconds=1.0, requests=4)
+SMALL = ServerLimits(body_bytes=2000, queries=5, query_chars=100, top_k=10, seconds=1.0, requests=4)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +37,7 @@ def small():
 
 
 def post(url, path="retrieve", **body):
-    return httpx.post(f"{url}/{path}", json=body, timeout=30)
+    return httpx2.post(f"{url}/{path}", json=body, timeout=30)
 
 
 def document(query, number):
@@ -59,7 +61,8 @@ THREE = {"result": [[document("a", number) for number in range(3)]]}
         ("retrieve", {"queries": ["a"]}, THREE),
         ("retrieve/", {"queries": ["a"], "topk": None, "return_scores": None}, THREE),
         ("retrieve", {"queries": ["a"], "topk": 0, "more": {"ignored": 1}}, THREE),
-        # training code reads `result` without looking at the status: what a policy may write must not end a training
+        # training code reads `result` without looking at the status: what a policy may write must
+        # not end a training
         ("retrieve", {"queries": [], "return_scores": True}, {"result": []}),
         (
             "retrieve",
@@ -75,6 +78,16 @@ THREE = {"result": [[document("a", number) for number in range(3)]]}
             [[[FIRST, SECOND]], [[1.0, 0.5]]],
         ),
         ("batch_search", {"query": [], "return_score": True}, [[], []]),
+        # what other projects send: SkyRL-gym's own body, then the same in further spellings
+        (
+            "retrieve",
+            {"query": "a", "topk": 1, "return_scores": True},
+            {"result": [[scored("a", 0)]]},
+        ),
+        ("retrieve", {"query": ["a"], "k": 1}, {"result": [[FIRST]]}),
+        ("retrieve", {"queries": "a", "top_k": 1}, {"result": [[FIRST]]}),
+        ("search", {"query": ["a"], "topk": 1}, [FIRST]),
+        ("batch_search", {"query": "a", "k": 1, "return_scores": True}, [[[FIRST]], [[1.0]]]),
     ],
 )
 def test_formats(small, path, body, answer):
@@ -114,17 +127,19 @@ def test_no_title_breaks_what_clients_split(title, text):
         ("retrieve", b'{"queries": ["a","a","a","a","a","a"]}', 413, "at most 5"),
         ("retrieve", b'{"queries": ["%s"]}' % (b"x" * 101), 413, "101 characters"),
         ("retrieve", b'{"queries": ["%s"]}' % (b"x" * 3000), 413, "larger than 2000 bytes"),
-        ("search", b'{"query": ["a"]}', 422, "$.query"),
+        ("search", b'{"query": ["a", "b"]}', 422, "use /batch_search"),
+        ("retrieve", b'{"query": 3}', 422, "$.query"),
         ("search", b'{"query": "  "}', 400, "empty"),
-        ("batch_search", b'{"query": "a"}', 422, '"query": ["…"]'),
+        ("batch_search", b'{"question": "a"}', 422, '"query": ["…"]'),
         ("nowhere", b"{}", 404, "POST /retrieve"),
         ("health", b"{}", 405, "GET /health"),
     ],
 )
 def test_refused_with_a_reason(small, path, body, status, says):
-    answer = httpx.post(f"{small}/{path}", content=body)
+    answer = httpx2.post(f"{small}/{path}", content=body)
     assert answer.status_code == status
-    assert list(answer.json()) == ["error"] and says in answer.json()["error"]
+    assert list(answer.json()) == ["error"]
+    assert says in answer.json()["error"]
     assert (answer.headers.get("connection") == "close") is (
         status == 413
     )  # what is not read is no next request
@@ -141,7 +156,8 @@ def test_garbage_is_never_an_internal_error(body):
         try:
             answer(content)
         except HTTPException as error:
-            assert error.status_code in (400, 413, 422) and error.detail
+            assert error.status_code in (400, 413, 422)
+            assert error.detail
 
 
 # --- failures behind it
@@ -158,11 +174,9 @@ def test_garbage_is_never_an_internal_error(body):
 )
 def test_failures_of_the_index_are_answers(small, query, status, says):
     answer = post(small, queries=[query])
-    assert (
-        answer.status_code == status
-        and says in answer.json()["error"]
-        and "secret" not in answer.text
-    )
+    assert answer.status_code == status
+    assert says in answer.json()["error"]
+    assert "secret" not in answer.text
     assert ("retry-after" in answer.headers) == (status == 503)
     time.sleep(0.6 if query == "slow" else 0)
     assert post(small, queries=["fine"]).status_code == 200
@@ -187,7 +201,7 @@ def test_a_query_that_is_refused_spoils_no_other_request():
 
 def requests_at(url):
     """How many are being answered or were."""
-    lines = httpx.get(f"{url}/metrics").text.splitlines()
+    lines = httpx2.get(f"{url}/metrics").text.splitlines()
     return sum(
         float(line.split()[1])
         for line in lines
@@ -214,27 +228,29 @@ def test_a_quick_index_is_searched_without_leaving_the_loop(query, status):
     assert shelf.batches[0] == ([item for item in (query, "b") if item.strip()], 1)
 
 
-def test_many_queries_in_one_request_leave_a_quick_index_time_for_others():
+def test_a_large_request_leaves_the_loop_time_for_others():
     shelf = Held(inline=True)
     shelf.gate.clear()
     with retrieving(shelf) as url, ThreadPoolExecutor(1) as pool:
         many = pool.submit(post, url, queries=[f"q{n}" for n in range(20)], topk=1)
         assert shelf.begun.wait(30)
-        assert httpx.get(f"{url}/health", timeout=20).status_code == 200
+        assert httpx2.get(f"{url}/health", timeout=20).status_code == 200
         shelf.gate.set()
         assert many.result(60).json()["result"] == [[document(f"q{n}", 0)] for n in range(20)]
 
 
 def test_too_many_at_once_are_sent_away_and_may_come_back():
     with (
-        retrieving(Shelf(seconds=0.3), Limits(requests=2, seconds=30)) as url,
+        retrieving(Shelf(seconds=0.3), ServerLimits(requests=2, seconds=30)) as url,
         ThreadPoolExecutor(8) as pool,
     ):
         statuses = Counter(
             answer.status_code
             for answer in pool.map(lambda n: post(url, queries=[f"q{n}"]), range(8))
         )
-        assert statuses[200] >= 2 and statuses[503] >= 1 and sum(statuses.values()) == 8
+        assert statuses[200] >= 2
+        assert statuses[503] >= 1
+        assert sum(statuses.values()) == 8
         assert post(url, queries=["again"]).status_code == 200
 
 
@@ -257,7 +273,7 @@ def test_many_clients_each_get_their_own_answer():
     with retrieving(shelf) as url:
 
         def client(number):
-            with httpx.Client(timeout=60) as kept:
+            with httpx2.Client(timeout=60) as kept:
                 for turn in range(turns):
                     query, top_k = f"c{number} t{turn}", 1 + (number + turn) % 4
                     answer = kept.post(
@@ -269,7 +285,7 @@ def test_many_clients_each_get_their_own_answer():
 
         with ThreadPoolExecutor(clients) as pool:
             list(pool.map(client, range(clients)))
-        metrics = httpx.get(f"{url}/metrics").text
+        metrics = httpx2.get(f"{url}/metrics").text
     for line in (
         'faithful_search_requests_total{path="/retrieve",status="200"} 128.0',
         "faithful_search_queries_total 128.0",
@@ -277,18 +293,19 @@ def test_many_clients_each_get_their_own_answer():
         "faithful_search_request_seconds_count 128.0",
     ):
         assert line in metrics
-    assert len(shelf.batches) < 128 and max(len(queries) for queries, _ in shelf.batches) > 1
+    assert len(shelf.batches) < 128
+    assert max(len(queries) for queries, _ in shelf.batches) > 1
 
 
-def test_the_same_query_is_searched_once_in_a_batch_and_a_server_stops_with_its_block():
+def test_equal_queries_of_a_batch_are_searched_once():
     shelf, before = Shelf(), threading.active_count()
     with retrieving(shelf) as url:
-        assert httpx.get(f"{url}/health").json() == {"status": "ok", "passages": 7}
+        assert httpx2.get(f"{url}/health").json() == {"status": "ok", "passages": 7}
         found = post(url, queries=["same"] * 10 + ["other"], topk=1).json()["result"]
     assert [item[0]["id"] for item in found] == ["p0"] * 11
     assert shelf.batches == [(["same", "other"], 1)]
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{url}/health")
+    with pytest.raises(httpx2.ConnectError):
+        httpx2.get(f"{url}/health")
     assert threading.active_count() <= before + 2  # the index's own thread
 
 
@@ -305,9 +322,11 @@ def test_the_command_serves_a_corpus_to_search_r1s_client(world):
     """The step of a Search-R1 rollout, in code that knows nothing of this package."""
     client = runpy.run_path(str(EXAMPLES / "search_r1_client.py"))
     texts = client["search_step"](f"{world}/retrieve", ["capital", "", "river"], topk=2)
-    assert len(texts) == 3 and texts[1] == ""
+    assert len(texts) == 3
+    assert texts[1] == ""
     for text in (texts[0], texts[2]):
-        assert text.startswith('Doc 1(Title: "') and "\nDoc 2(Title: " in text
+        assert text.startswith('Doc 1(Title: "')
+        assert "\nDoc 2(Title: " in text
     assert client["search_step"](f"{world}/retrieve", []) == []
 
 
@@ -317,20 +336,20 @@ def test_a_folder_of_files_is_a_corpus_with_limits_and_a_token(tmp_path, monkeyp
         (tmp_path / f"{name}.jsonl").write_text(
             json.dumps({"title": name, "text": f"{name} is a capital"})
         )
-    limits = ("--topk-limit", "3", "--queries-limit", "2", "--body-limit", "200")
+    limits = ("--search-top-k-limit", "3", "--queries-limit", "2", "--body-limit", "200")
     kept = {
         "FAITHFUL_SEARCH_CACHE": str(tmp_path / "cache"),
         "FAITHFUL_SEARCH_SERVE_TOKEN": "s3cret",
     }
-    with command(str(tmp_path), *limits, **kept) as (_, url), httpx.Client(base_url=url) as client:
-        assert (
-            client.get("/health").status_code == 200 and client.get("/metrics").status_code == 401
-        )
+    with command(str(tmp_path), *limits, **kept) as (_, url), httpx2.Client(base_url=url) as client:
+        assert client.get("/health").status_code == 200
+        assert client.get("/metrics").status_code == 401
         for header in ("Bearer wrong", "s3cret", "", "bearer s3cret", "Bearer s3cré"):
             answer = client.post(
                 "/retrieve", json={"queries": ["a"]}, headers={b"Authorization": header.encode()}
             )
-            assert answer.status_code == 401 and "token" in answer.json()["error"], header
+            assert answer.status_code == 401, header
+            assert "token" in answer.json()["error"], header
         client.headers["Authorization"] = "Bearer s3cret"
         (found,) = client.post("/retrieve", json={"queries": ["capital"]}).json()["result"]
         for body, status in (
@@ -342,7 +361,8 @@ def test_a_folder_of_files_is_a_corpus_with_limits_and_a_token(tmp_path, monkeyp
             assert client.post("/retrieve", json=body).status_code == status
         second = invoked("serve", url)
     assert [item["contents"].partition("\n")[0] for item in found] == ['"paris"', '"rome"']
-    assert second.exit_code == 1 and f"{url} is served already" in second.stderr
+    assert second.exit_code == 1
+    assert f"{url} is served already" in second.stderr
 
 
 def test_what_cannot_be_served_is_said_plainly(world, tmp_path, monkeypatch):
@@ -352,10 +372,11 @@ def test_what_cannot_be_served_is_said_plainly(world, tmp_path, monkeypatch):
         (("/no/corpus.jsonl", "--port", "0"), 1, "/no/corpus.jsonl"),
         (("world", "--mcp", "--mcp-http"), 2, "--mcp and"),
         (("world", "--triples", "world"), 2, "--triples"),
-        (("world", "--topk", "101"), 2, "--topk"),
+        (("world", "--search-top-k", "101"), 2, "--search-top-k"),
     ):
         answer = invoked("serve", *flags)
-        assert answer.exit_code == code and says in answer.stderr
+        assert answer.exit_code == code
+        assert says in answer.stderr
     for text, says in (
         ("tool_timeout: '30'", "Expected `float`, got `str` - at `$.tool_timeout`"),
         ("web_serch: ddgs", "web_serch"),
@@ -363,11 +384,9 @@ def test_what_cannot_be_served_is_said_plainly(world, tmp_path, monkeypatch):
     ):
         tools.write_text(text)
         answer = invoked("serve", "world", "--mcp", "--tools", tools)
-        assert (
-            answer.exit_code in (1, 2)
-            and says in answer.stderr
-            and "Traceback" not in answer.stderr
-        )
+        assert answer.exit_code in (1, 2)
+        assert says in answer.stderr
+        assert "Traceback" not in answer.stderr
     with pytest.raises(ConfigError, match="cannot listen on no such host"):
         bind("no such host", 0)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
@@ -392,7 +411,8 @@ def test_a_running_request_ends_before_the_server_does():
                 running_one.sendall(body)
                 answer = http.client.HTTPResponse(running_one)
                 answer.begin()
-                assert answer.status == 200 and len(json.loads(answer.read())["result"][0]) == 1
+                assert answer.status == 200
+                assert len(json.loads(answer.read())["result"][0]) == 1
             assert process.wait(30) == 0
         assert "Traceback" not in process.stdout.read()
 
@@ -409,6 +429,13 @@ def test_an_endless_request_does_not_keep_the_server():
         assert "Traceback" not in process.stdout.read()
 
 
-def test_an_idle_connection_outlasts_the_clients_so_that_none_sends_into_a_closed_one():
+def test_the_servers_idle_timeout_outlasts_the_clients():
     ours = server_of(Retrieval(Shelf()), 1.0).config.timeout_keep_alive
     assert ours >= 2 * _Client(Http()).pool._keepalive_expiry
+
+
+def test_skyrl_gyms_own_client_is_answered(small):
+    search = pytest.importorskip("skyrl_gym.tools.search")
+    reply, error = search.call_search_api(f"{small}/retrieve", "a", topk=1, log_requests=False)
+    assert error is None
+    assert search._passages2string(reply["result"][0]).startswith("Doc 1: ")

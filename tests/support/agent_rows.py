@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from faithful_search.errors import JudgeError
-from faithful_search.judges import Pair, Verdict
+from faithful_search.judges import Judge, Pair, Verdict
 
 PLACES = ("Orvik", "Tarn", "Selby", "Quell")
 JUDGED = ("info_think_faithfulness", "think_search_faithfulness", "answer_correctness")
@@ -16,8 +16,10 @@ JUDGED = ("info_think_faithfulness", "think_search_faithfulness", "answer_correc
 def rollout(number: int, question: int | None = None) -> dict[str, Any]:
     place = PLACES[number % 4]
     text = (
-        f"<think>I look up lighthouse {number}.</think>\n<search>where is lighthouse {number}</search>\n"
-        f"<information>Doc 1(Title: Lighthouse {number}) Lighthouse {number} stands in {place}.</information>\n"
+        f"<think>I look up lighthouse {number}.</think>\n<search>where is lighthouse "
+        f"{number}</search>\n"
+        f"<information>Doc 1(Title: Lighthouse {number}) Lighthouse {number} stands in "
+        f"{place}.</information>\n"
         f"<think>Lighthouse {number} stands in {place}.</think>\n<answer>{place}</answer>"
     )
     asked = number if question is None else question
@@ -45,8 +47,10 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-class CountingJudge:
-    """Says of a pair what `say` does (nothing: it abstains), and keeps what it was asked; `refuses` says why not."""
+class CountingJudge(Judge):
+    """Says of a pair what `say` does (nothing: it abstains), and keeps what it was asked; `refuses`
+    says why not.
+    """
 
     def __init__(
         self,

@@ -12,7 +12,9 @@ from faithful_search.trajectory import read_jsonl
 
 
 def checkpoint(folder: Path, step: int, processes: int = 1, noted: bool = True) -> Path:
-    """A checkpoint as the trainer writes it: the main process's files, and each process's random state."""
+    """A checkpoint as the trainer writes it: the main process's files, and each process's random
+    state.
+    """
     made = folder / f"checkpoint-{step}"
     made.mkdir(parents=True)
     names = (
@@ -39,7 +41,8 @@ def note(made: Path) -> None:
 
 
 SMALL = (
-    *("--per_device_train_batch_size=4", "--num_generations=4", "--turns=3", "--turn_tokens=64"),
+    *("--per_device_train_batch_size=4", "--gradient_accumulation_steps=1"),
+    *("--num_generations=4", "--turns=3", "--turn_tokens=64"),
     *(
         "--max_completion_length=400",
         "--eval_limit=3",
@@ -53,9 +56,8 @@ SMALL = (
 def assert_equal_runs(out: Path, other: Path) -> None:
     """The same weights, rollouts with their rewards, and evaluations."""
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (out, other))
-    assert ours.keys() == theirs.keys() and all(
-        torch.equal(ours[name], theirs[name]) for name in ours
-    )
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert list(read_jsonl(out / "trajectories.jsonl")) == list(
         read_jsonl(other / "trajectories.jsonl")
     )

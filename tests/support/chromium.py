@@ -1,4 +1,6 @@
-"""Chromium for tests that look at pages as a reader does; they are skipped where Playwright or Chromium is missing."""
+"""Chromium for tests that look at pages as a reader does; they are skipped where Playwright or
+Chromium is missing.
+"""
 
 import shutil
 from collections.abc import Iterator
@@ -10,6 +12,8 @@ import pytest
 CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 )
+ARGUMENTS = ("--no-sandbox", "--disable-dev-shm-usage")
+"""For root, and for containers with little shared memory."""
 
 
 @contextmanager
@@ -19,6 +23,6 @@ def chromium() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip("no Chromium here")
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield browser
         browser.close()

@@ -1,8 +1,10 @@
-"""An HTTP server on loopback that answers, or misbehaves, as told: the base of every service that tests stand in for.
+"""An HTTP server on loopback that answers, or misbehaves, as told: the base of every service that
+tests stand in for.
 
     with FaultyServer(lambda request: (200, {"result": []}), mode="busy", faults=2) as server:
         client(server.url)
-        server.requests, server.times, server.busiest     # what came, when, and how many at once at most
+        server.requests, server.times, server.busiest     # what came, when, and how many at once at
+        most
 
 | mode | what a request gets |
 |---|---|

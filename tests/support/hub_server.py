@@ -1,12 +1,14 @@
-"""The Hub on loopback: its HTTP interface as `huggingface_hub`, Datasets and Evaluate use it, with accounts and faults.
+"""The Hub on loopback: its HTTP interface as `huggingface_hub`, Datasets and Evaluate use it, with
+accounts and faults.
 
     with HubServer() as hub:
         subprocess.run([...], env={**os.environ, **hub.environment(cache)})
         hub.files("me/policy")               # what main holds, by path
         hub.fail("PUT", "/lfs/", 500, 1)     # the next such request gets a 500
 
-`TOKEN` may write what `me` and `team` own; `READER` may only read; every other token has expired. Large files (weights,
-parquet, images) go through the Git LFS protocol, to which clients keep with `HF_HUB_DISABLE_XET=1`.
+`TOKEN` may write what `me` and `team` own; `READER` may only read; every other token has expired.
+Large files (weights, parquet, images) go through the Git LFS protocol, to which clients keep with
+`HF_HUB_DISABLE_XET=1`.
 """
 
 import base64

@@ -9,11 +9,12 @@ from functools import cache
 from typing import Any
 
 from faithful_search.errors import ToolError
-from faithful_search.inference.base import Completion, Sampling
+from faithful_search.inference.base import Completion, Generator, Sampling
 from faithful_search.trajectory import Evidence
 
 TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] "
+    "}}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
@@ -35,7 +36,9 @@ def byte_tokenizer(
     merges: Sequence[tuple[str, str]] = (),
     **named: Any,
 ) -> Any:
-    """A byte-level tokenizer with these added tokens and merges; `named`: `eos_token`, `chat_template`, …"""
+    """A byte-level tokenizer with these added tokens and merges; `named`: `eos_token`,
+    `chat_template`, …
+    """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -135,7 +138,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 @cache
 def family(name: str) -> Any:
-    """A byte-level tokenizer with the control tokens and the chat template of a family of models."""
+    """A byte-level tokenizer with the control tokens and the chat template of a family of
+    models.
+    """
     return byte_tokenizer(**FAMILIES[name])
 
 
@@ -149,8 +154,9 @@ def model(seed: int = 0, hidden: int = 32, vocabulary: int = 0) -> Any:
 
 
 def sharp(model: Any) -> Any:
-    """The model with larger weights: attention of an untrained one is so even that hardly anything depends on where a
-    token stands."""
+    """The model with larger weights: attention of an untrained one is so even that hardly anything
+    depends on where a token stands.
+    """
     import torch
 
     with torch.no_grad():
@@ -173,8 +179,10 @@ def recomputed(
     )
 
 
-class Writing:
-    """A policy that writes `turn(prompt)` and says yes with `p_yes(prompt)`, of the decoded prompt."""
+class Writing(Generator):
+    """A policy that writes `turn(prompt)` and says yes with `p_yes(prompt)`, of the decoded
+    prompt.
+    """
 
     def __init__(self) -> None:
         self.tokenizer = tokenizer()
@@ -204,7 +212,7 @@ def answering(helpful: str, ref: str, thought: str, answer: str) -> str:
     return f"<think><helpful>{helpful}</helpful><ref>{ref}</ref>{thought}</think><answer>{answer}</answer>"
 
 
-class Scripted:
+class Scripted(Generator):
     """A generator that writes given turns.
 
     It writes `turns[k]` for an episode whose context holds k tool responses of its own.
@@ -243,9 +251,11 @@ class Scripted:
 
 
 class InTurn(Scripted):
-    """Writes its turns one after the other, each up to its first stop string, and keeps them in `made`.
+    """Writes its turns one after the other, each up to its first stop string, and keeps them in
+    `made`.
 
-    A turn without a stop string is cut, or closed by `closes`; with `whole` every turn is written to its end.
+    A turn without a stop string is cut, or closed by `closes`; with `whole` every turn is written
+    to its end.
     """
 
     def __init__(

@@ -1,4 +1,6 @@
-"""A server on loopback that takes and gives what OpenSearch and Elasticsearch do, or misbehaves as they do."""
+"""A server on loopback that takes and gives what OpenSearch and Elasticsearch do, or misbehaves as
+they do.
+"""
 
 import gzip
 from typing import Any
@@ -31,8 +33,10 @@ PARTIAL: dict[str, Any] = {
 
 
 class Engine(FaultyServer):
-    """Keeps documents and counts shared words. Its modes are `faulty_server`'s, a status, the `PARTIAL` answers,
-    garbage, redirect, bomb, short (an answer is missing), and for passages written busy and bad (every other one)."""
+    """Keeps documents and counts shared words. Its modes are `faulty_server`'s, a status, the
+    `PARTIAL` answers, garbage, redirect, bomb, short (an answer is missing), and for passages
+    written busy and bad (every other one).
+    """
 
     announces_all = True
 

@@ -7,4 +7,6 @@ SUPPORT = ROOT / "tests" / "support"
 RECIPES = ROOT / "recipes"
 EXAMPLES = ROOT / "examples"
 SHARED = ROOT.parent / "shared"
-"""Data too large for the repository, beside it; tests that need it are skipped where it is missing."""
+"""Data too large for the repository, beside it; tests that need it are skipped where it is
+missing.
+"""

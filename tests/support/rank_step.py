@@ -1,9 +1,11 @@
-"""One training step on given rollouts, as a process of a training: `python rank_step.py OUT ROWS KIND MORE`.
+"""One training step on given rollouts, as a process of a training: `python rank_step.py OUT ROWS
+KIND MORE`.
 
-Each process leaves in OUT what it saw; the main one the model, which one step of plain gradient descent with a learning
-rate of 1 has moved by exactly the gradient. KIND is "ddp", "fsdp2" or "zero3". MORE is JSON: `reward` has arguments of
-`pou_mix`, `args` of `SearchGRPOConfig`; with `lora` an adapter is trained, with `kept_responses` a policy that sees so
-many responses, by VERITAS's reward; with `sync` the test of weight syncs is made too.
+Each process leaves in OUT what it saw; the main one the model, which one step of plain gradient
+descent with a learning rate of 1 has moved by exactly the gradient. KIND is "ddp", "fsdp2" or
+"zero3". MORE is JSON: `reward` has arguments of `pou_mix`, `args` of `SearchGRPOConfig`; with
+`lora` an adapter is trained, with `kept_responses` a policy that sees so many responses, by
+VERITAS's reward; with `sync` the test of weight syncs is made too.
 """
 
 import json
@@ -37,7 +39,9 @@ GROUP = 4
 
 
 class Shelf(lab.Shelf):
-    """Has other evidence for every row, so that it matters from which of them a probe takes what is unrelated."""
+    """Has other evidence for every row, so that it matters from which of them a probe takes what is
+    unrelated.
+    """
 
     async def shelf(self, query: str) -> list[Evidence]:
         found = ("Rome, below Mount{0}.", "Peak{0}"), ("Oslo, by Lake{0}.", "Shore{0}")
@@ -45,7 +49,9 @@ class Shelf(lab.Shelf):
 
 
 class Planned(lab.Writing):
-    """Writes what the global number of a row says: how many calls, which citations, and the answer."""
+    """Writes what the global number of a row says: how many calls, which citations, and the
+    answer.
+    """
 
     def __init__(self, first: int) -> None:
         super().__init__()
@@ -100,7 +106,7 @@ def main(out: Path, rows: int, kind: str, more: dict[str, Any]) -> None:
     synced = checked(trainer) if more.get("sync") else []
     trainer.save_model()
     seen = {
-        "rewards": [row.score.value for row in trainer.own],
+        "rewards": [row.score.value for row in trainer.rollouts.local],
         "ema": state.ema,
         "step": state.step,
     }
@@ -113,7 +119,9 @@ def main(out: Path, rows: int, kind: str, more: dict[str, Any]) -> None:
 
 
 def prepare(kind: str) -> dict[str, Any]:
-    """What makes this process one of that kind on a CPU, where Accelerate offers neither; settings of the trainer."""
+    """What makes this process one of that kind on a CPU, where Accelerate offers neither; settings
+    of the trainer.
+    """
     if kind == "zero3":
         import deepspeed
 
@@ -189,12 +197,16 @@ def made(out: Path, rows: int, settings: dict[str, Any], more: dict[str, Any]) -
         trajectory_file=out / "trajectories.jsonl",
         peft_config=LoraConfig(target_modules="all-linear", r=2) if more.get("lora") else None,
         dialect="search_r1" if kept else "pou",
-        reward=veritas_mix() if kept else pou_mix(**{"budget": 2, **more.get("reward", {})}),
+        reward=veritas_mix()
+        if kept
+        else pou_mix(**{"budget": 2, "paper": True, **more.get("reward", {})}),
     )
 
 
 def sampled(trainer: SearchGRPOTrainer, tasks: list[Task]) -> dict[str, list[int]]:
-    """Greedy episodes of the trained policy, for which no process may need another: one has none at all."""
+    """Greedy episodes of the trained policy, for which no process may need another: one has none at
+    all.
+    """
     dialect = trainer.engine.chat.dialect.name
     engine = Engine(
         trainer.policy, trainer.toolbox, dialect, Limits(2, 12, 400), Sampling(temperature=0.0)
@@ -204,7 +216,9 @@ def sampled(trainer: SearchGRPOTrainer, tasks: list[Task]) -> dict[str, list[int
 
 
 class Copied(TransformersGenerator):
-    """A model that takes all weights of the one that is trained, unless it is deaf; may be out of order."""
+    """A model that takes all weights of the one that is trained, unless it is deaf; may be out of
+    order.
+    """
 
     def __init__(self, how: str) -> None:
         super().__init__(tiny_trainer.model(), tiny_trainer.tokenizer())
@@ -233,8 +247,10 @@ def full(parameter: Any) -> torch.Tensor:
 
 
 def checked(trainer: SearchGRPOTrainer) -> list[Any]:
-    """What comes of a sync with each process's copy, with one that is deaf, with one that is broken; then this
-    process's share of the embedding, in size, and whether each bit of it is as before."""
+    """What comes of a sync with each process's copy, with one that is deaf, with one that is
+    broken; then this process's share of the embedding, in size, and whether each bit of it is as
+    before.
+    """
 
     def share() -> torch.Tensor:
         weight = model.get_input_embeddings().weight

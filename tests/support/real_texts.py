@@ -7,7 +7,7 @@ import pytest
 from paths import SHARED
 
 from faithful_search.dialects import parse
-from faithful_search.tasks import read_rows
+from faithful_search.json_lines import read_rows
 
 REAL = SHARED / "data" / "trajectories"
 R1 = ("r1_searcher_2wiki_qwen", "r1_searcher_hotpotqa_qwen", "r1_searcher_hotpotqa_llama")

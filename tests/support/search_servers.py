@@ -87,7 +87,9 @@ class SearchServer(FaultyServer):
 
 
 def serper(request: Request) -> tuple[int, Any]:
-    """`google.serper.dev`: the query's words make ten results; "facts" has an answer box and a panel."""
+    """`google.serper.dev`: the query's words make ten results; "facts" has an answer box and a
+    panel.
+    """
     if request.method != "POST" or request.path != "/search":
         return 404, {"message": "Not Found", "statusCode": 404}
     if request.headers.get("x-api-key") != KEY:
@@ -120,7 +122,9 @@ def serper(request: Request) -> tuple[int, Any]:
 
 
 def searxng(request: Request) -> tuple[int, Any]:
-    """A SearXNG server; "outage" is a query for which no engine answered, "facts" has an answer and an infobox."""
+    """A SearXNG server; "outage" is a query for which no engine answered, "facts" has an answer and
+    an infobox.
+    """
     if (
         request.method != "GET"
         or request.path != "/search"

@@ -1,4 +1,6 @@
-"""A small index whose answers are known; `faithful-search serve` and `serve-judge` as real processes."""
+"""A small index whose answers are known; `faithful-search serve` and `serve-judge` as real
+processes.
+"""
 
 import os
 import re
@@ -17,7 +19,7 @@ from paths import ROOT
 
 from faithful_search.cli import cli
 from faithful_search.errors import ToolError
-from faithful_search.serving.app import App, Guarded, Limits
+from faithful_search.serving.app import App, Guarded, ServerLimits
 from faithful_search.serving.retrieval import Retrieval
 from faithful_search.serving.server import bind, server_of, url_of
 from faithful_search.tools.retrieval.index import Index
@@ -40,7 +42,7 @@ class Shelf(Index):
         self.batches.append((list(queries), top_k))
         time.sleep(self.seconds)
         if "busy" in queries:
-            raise ToolError("the engine is busy", passing=True)
+            raise ToolError("the engine is busy", transient=True)
         if "broken" in queries:
             raise ToolError("the engine is broken")
         if "crash" in queries:
@@ -75,10 +77,10 @@ def passage(query: str, number: int) -> Evidence:
 
 
 @contextmanager
-def running(app: App, limits: Limits | None = None, token: str = "") -> Iterator[str]:
+def running(app: App, limits: ServerLimits | None = None, token: str = "") -> Iterator[str]:
     """The URL of an application that a thread serves on a free port."""
     bound = bind("127.0.0.1", 0)
-    server = server_of(Guarded(app, limits or Limits(), token), drain=10.0)
+    server = server_of(Guarded(app, limits or ServerLimits(), token), drain=10.0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
     while (
@@ -94,7 +96,7 @@ def running(app: App, limits: Limits | None = None, token: str = "") -> Iterator
 
 
 @contextmanager
-def retrieving(index: Index, limits: Limits | None = None, **settings) -> Iterator[str]:
+def retrieving(index: Index, limits: ServerLimits | None = None, **settings) -> Iterator[str]:
     """The URL of a retrieval server."""
     with running(Retrieval(index, limits=limits, **settings), limits) as url:
         yield url
@@ -140,7 +142,9 @@ def head(length: int | bytes, path: str = "/retrieve", more: bytes = b"") -> byt
 
 
 def invoked(*arguments: object, **settings: Any) -> Result:
-    """What `faithful-search ARGUMENTS` ends with, in this process, where it is not told to serve."""
+    """What `faithful-search ARGUMENTS` ends with, in this process, where it is not told to
+    serve.
+    """
     return CliRunner().invoke(cli, [str(item) for item in arguments], **settings)
 
 
@@ -158,7 +162,9 @@ def environment(**more: str) -> dict[str, str]:
 def command(
     *arguments: str, verb: str = "serve", port: int = 0, **more: str
 ) -> Iterator[tuple[subprocess.Popen, str]]:
-    """`faithful-search serve ARGUMENTS`, or another verb, and its URL, once it says that it is ready."""
+    """`faithful-search serve ARGUMENTS`, or another verb, and its URL, once it says that it is
+    ready.
+    """
     process = subprocess.Popen(
         [*COMMAND, verb, *arguments, "--port", str(port)],
         stdout=subprocess.PIPE,

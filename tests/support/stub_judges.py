@@ -1,11 +1,13 @@
-"""What a judge says by a word in the hypothesis, a judge that also writes, and one that cannot be asked at all."""
+"""What a judge says by a word in the hypothesis, a judge that also writes, and one that cannot be
+asked at all.
+"""
 
 from collections.abc import Sequence
 
 from agent_rows import CountingJudge
 
 from faithful_search.errors import JudgeError
-from faithful_search.judges import Pair, Request, Verdict, prompting
+from faithful_search.judges import Judge, Pair, Request, Verdict, Writer, prompting
 
 
 def render(pair: Pair) -> prompting.Messages:
@@ -18,8 +20,10 @@ def by_word(pair: Pair) -> bool | None:
     return None if "hard" in pair.hypothesis else "good" in pair.hypothesis
 
 
-class Author(CountingJudge):
-    """Judges by a word, and writes `texts` in turn (`None`: nothing); without any it cannot be asked to write."""
+class Author(CountingJudge, Writer):
+    """Judges by a word, and writes `texts` in turn (`None`: nothing); without any it cannot be
+    asked to write.
+    """
 
     def __init__(self, *texts: str | None) -> None:
         super().__init__(by_word)
@@ -33,7 +37,7 @@ class Author(CountingJudge):
         return [self.texts[n % len(self.texts)] for n in range(len(requests))]
 
 
-class Down:
+class Down(Judge):
     name = "down"
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:

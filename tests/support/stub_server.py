@@ -5,8 +5,9 @@
         judge.judge_batch([Pair("The sky is blue.", "It is blue.")])
         server.calls, server.busiest          # how many requests came, and how many at once at most
 
-The label is `label(messages)`: by default 1 when the user's message contains "yes-please", else 0; a dictionary is
-the whole message, for tool calls. `requests` are the bodies. The modes are `faulty_server`'s and
+The label is `label(messages)`: by default 1 when the user's message contains "yes-please", else 0;
+a dictionary is the whole message, for tool calls. `requests` are the bodies. The modes are
+`faulty_server`'s and
 
 | mode | what a request gets |
 |---|---|
@@ -67,6 +68,8 @@ class StubServer(FaultyServer):
         return request.body
 
     def reply(self, mode: Any, request: Request) -> tuple[int, Any]:
+        if request.body is None:  # a question about the server, which it does not answer
+            return self.refusal(404, "Not Found")
         refusal = _STATUS.get(mode, mode)
         if isinstance(refusal, tuple):
             return self.refusal(*refusal)
@@ -96,6 +99,11 @@ _BODIES: dict[str, Any] = {
     "garbage": {
         "id": "x",
         "choices": [{"index": 0, "message": {"role": "assistant", "content": "It depends."}}],
+    },
+    "infinite": {
+        "id": "x",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "1"}}],
+        "usage": {"prompt_tokens": math.inf},
     },
 }
 

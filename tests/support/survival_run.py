@@ -1,7 +1,9 @@
-"""A recipe in which one process sends itself a signal at a certain place: what `test_survival.py` starts.
+"""A recipe in which one process sends itself a signal at a certain place: what `test_survival.py`
+starts.
 
-`FAULT=place:process:call:signal` says where, in which process, at which call and which; `none` for an undisturbed run.
-A signal of `HALF` writes half of what `torch.save` was to write and kills; `ERROR` is no signal but an exception.
+`FAULT=place:process:call:signal` says where, in which process, at which call and which; `none` for
+an undisturbed run. A signal of `HALF` writes half of what `torch.save` was to write and kills;
+`ERROR` is no signal but an exception.
 """
 
 import os
@@ -12,14 +14,10 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from paths import RECIPES
 from transformers import Trainer
 
-sys.path.insert(0, str(RECIPES))
-
-import pou
-
 from faithful_search.errors import GeneratorError
+from faithful_search.recipes import pou
 from faithful_search.training import runs
 from faithful_search.training.grpo import SearchGRPOTrainer
 from faithful_search.training.starting import run_recipe

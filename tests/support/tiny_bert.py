@@ -1,4 +1,6 @@
-"""Tiny models of words w0 to w199: their tokenizers, entailment models, an embedding model and its files."""
+"""Tiny models of words w0 to w199: their tokenizers, entailment models, an embedding model and its
+files.
+"""
 
 import json
 from pathlib import Path
@@ -53,7 +55,9 @@ def bert(labels: dict[int, str] = LABELS, spread: float = 0.5, **named: Any) -> 
 
 
 def t5_tokenizer(whole: str = "▁1") -> Any:
-    """Metaspace pieces; `whole` says which label is one piece together with its blank, as in T5's own vocabulary."""
+    """Metaspace pieces; `whole` says which label is one piece together with its blank, as in T5's
+    own vocabulary.
+    """
     pieces = ["<pad>", "</s>", "<unk>", "▁", *"abcdefghijklmnopqrstuvwxyz.:01"]
     scores = [(piece, -3.0) for piece in pieces] + ([(whole, -1.0)] if whole else [])
     backend = Tokenizer(models.Unigram(scores, unk_id=2))

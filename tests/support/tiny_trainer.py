@@ -32,7 +32,9 @@ TURNS = [
 
 @dataclass(frozen=True)
 class Luck(Reward):
-    """A number in [0, 1) read off the rollout's text: different for different samples, the same for the same."""
+    """A number in [0, 1) read off the rollout's text: different for different samples, the same for
+    the same.
+    """
 
     name: ClassVar[str] = "luck"
 
@@ -63,7 +65,9 @@ class Shy(Luck):
 
 @cache
 def tokenizer() -> Any:
-    """That of `lab`, for which each long line of the prompt is one token: passes are a tenth as long."""
+    """That of `lab`, for which each long line of the prompt is one token: passes are a tenth as
+    long.
+    """
     own, lines = copy.deepcopy(lab.tokenizer()), dialects.load("pou").system.splitlines()
     lines += [msgspec.json.encode(tool).decode() for tool in _toolbox().schemas]
     own.add_tokens([AddedToken(line, normalized=False) for line in lines if len(line) > 40])
@@ -141,8 +145,8 @@ def batch_of(made: SearchGRPOTrainer) -> dict:
 def gradient_by_token(
     made: SearchGRPOTrainer, inputs: dict, *norms: torch.nn.Module
 ) -> torch.Tensor:
-    """The largest gradient of the loss at the last hidden states that the completion's tokens were predicted from,
-    and at those behind these other norms.
+    """The largest gradient of the loss at the last hidden states that the completion's tokens were
+    predicted from, and at those behind these other norms.
 
     Of rollouts that are all scripted alike, so that a column is the same token in each.
     """

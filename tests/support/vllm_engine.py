@@ -1,4 +1,5 @@
-"""Runs under the python of an environment with vLLM: answers what comes on its standard input, a JSON line each.
+"""Runs under the python of an environment with vLLM: answers what comes on its standard input, a
+JSON line each.
 
 python tests/support/vllm_engine.py MODEL
 {"verb": "generate", "arguments": [[[1, 2]], {"max_new_tokens": 4}, null]}
@@ -11,7 +12,9 @@ from typing import Any
 
 
 def pack_head(model: Any) -> None:
-    """On a CPU the output layer multiplies with a packed copy of its weights, which loading others leaves as it was."""
+    """On a CPU the output layer multiplies with a packed copy of its weights, which loading others
+    leaves as it was.
+    """
     model.lm_head.quant_method.process_weights_after_loading(model.lm_head)
 
 

@@ -25,7 +25,8 @@ def five(body: dict[str, Any]) -> dict[str, Any]:
 
 
 class StubVLLM(FaultyServer):
-    """`sample` makes a choice of a completion's body; `requests` are these bodies, and they alone meet faults.
+    """`sample` makes a choice of a completion's body; `requests` are these bodies, and they alone
+    meet faults.
 
     Requests to the paths in `silent` get nothing.
     """

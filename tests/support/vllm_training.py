@@ -1,7 +1,8 @@
 """Two steps of training with rollouts by vLLM on a CPU: `python vllm_training.py OUT stale|true`.
 
-TRL brings weights to vLLM on GPUs only. Here `reload_weights` does it: it packs the output layer's weights once and for
-all, so that a tied layer stays on the old ones ("stale"); "true" has it read the weights that there are.
+TRL brings weights to vLLM on GPUs only. Here `reload_weights` does it: it packs the output layer's
+weights once and for all, so that a tied layer stays on the old ones ("stale"); "true" has it read
+the weights that there are.
 """
 
 import os
@@ -70,7 +71,7 @@ if __name__ == "__main__":
         load_tasks("world", limit=8),
         processing_class=AutoTokenizer.from_pretrained(tiny_policy("pou")),
         toolbox=Toolbox([LocalSearch.from_corpus("world", top_k=2)]),
-        reward=pou_mix(),
+        reward=pou_mix(paper=True),
         limits=Limits(turns=4, turn_tokens=64, total_tokens=512),
         trajectory_file=f"{sys.argv[1]}/trajectories.jsonl",
     )

@@ -205,7 +205,9 @@ def sometimes(site: WebSite, seen: Request, write: Write) -> None:
 
 
 def redirect(site: WebSite, seen: Request, write: Write) -> None:
-    """`/redirect/3`: three redirects, then the article. `/redirect?to=…`: anywhere, `&status=308`."""
+    """`/redirect/3`: three redirects, then the article. `/redirect?to=…`: anywhere,
+    `&status=308`.
+    """
     left, asked = int(seen.path[1:] or 0), seen.parameters
     target = asked.get("to") or (f"/redirect/{left - 1}" if left > 1 else "/article")
     write(Page(status=int(asked.get("status", 302)), headers={"Location": unquote(target)}).raw())

@@ -1,9 +1,10 @@
-"""The paper's four tools by flags: what they are, what they need, and a dry run from the cassette that is shipped."""
+"""The paper's four tools by flags: what they are, what they need, and a dry run from the cassette
+that is shipped.
+"""
 
 import re
 import shlex
 
-import pou
 import pytest
 from paths import RECIPES, ROOT
 from search_servers import KEY
@@ -11,9 +12,10 @@ from trl import ModelConfig
 
 from faithful_search import __version__
 from faithful_search.errors import ConfigError
+from faithful_search.json_lines import read_rows
 from faithful_search.judges.condensing import Condensing
+from faithful_search.recipes import pou
 from faithful_search.rollout.arguments import EnvironmentArguments
-from faithful_search.tasks import read_rows
 from faithful_search.tools.browse import Fetch
 from faithful_search.tools.retrieval.index_folder import build_folder
 from faithful_search.training.arguments import SearchGRPOConfig
@@ -53,13 +55,13 @@ def test_the_dry_runs_tools_answer_without_network_or_key(monkeypatch):
         assert [item.text for item in answer.evidence] == [
             item["text"] for item in row.get("evidence", ())
         ]
-        assert answer.note == row.get("error", "" if answer.evidence else "No results.")
-    assert (
-        [answer.error for answer in found].count(True) == 2
-        and found[-1].evidence
-        and found[-2].evidence
-    )
-    assert miss.error and "capital of Peru" in miss.note
+        failed = f"Error: {row['error']}" if "error" in row else ""
+        assert answer.note == (failed or ("" if answer.evidence else "No results."))
+    assert [answer.error for answer in found].count(True) == 2
+    assert found[-1].evidence
+    assert found[-2].evidence
+    assert miss.error
+    assert "capital of Peru" in miss.note
 
 
 @pytest.mark.parametrize(
@@ -111,7 +113,7 @@ def test_the_flags_name_every_source_of_a_corpus(tmp_path):
     assert [passage.title for passage in script.corpus_passages()] == ["Tea"]
 
 
-def test_a_servers_url_is_a_corpus_and_browsing_is_guarded_until_an_allow_list_opens_it():
+def test_browsing_is_guarded_until_an_allow_list_opens_it():
     server, page = (
         ToolCall("local_search", {"query": "tea"}),
         ToolCall("browse", {"url": "http://127.0.0.1:9/"}),
@@ -121,14 +123,16 @@ def test_a_servers_url_is_a_corpus_and_browsing_is_guarded_until_an_allow_list_o
         script = EnvironmentArguments(**flags, browse_allow=allow, tool_timeout=5, tool_retries=0)
         with script.toolbox() as toolbox:
             failed, read = toolbox.run_batch([server, page], [toolbox.session()] * 2)
-        assert failed.error and failed.note == "Search failed: the service could not be reached."
+        assert failed.error
+        assert failed.note == "Error: Search failed: the service could not be reached."
         notes.append(read.note)
-    assert "not public" in notes[0] and "not public" not in notes[1]
+    assert "not public" in notes[0]
+    assert "not public" not in notes[1]
     with pytest.raises(ConfigError, match="cannot be read from here"):
         script.corpus_passages()
 
 
-def test_the_flags_reach_every_client_and_each_gives_up_before_the_toolbox_does(tmp_path):
+def test_flags_reach_every_client(tmp_path):
     sources = {
         "corpus": "http://127.0.0.1:9",
         "triples": "wikidata",
@@ -161,9 +165,8 @@ def test_the_flags_reach_every_client_and_each_gives_up_before_the_toolbox_does(
         assert (
             graph.http.max_bytes == 20_000_000 > page.reader.http.max_bytes
         )  # one entity takes megabytes
-        assert (
-            page.reader.guard.allow == ("wiki.example",) and page.cache.path == toolbox.cache.path
-        )
+        assert page.reader.guard.allow == ("wiki.example",)
+        assert page.cache.path == toolbox.cache.path
         assert (toolbox.cache.max_age, toolbox.cache.max_bytes) == (2 * 86_400, 50_000_000)
         assert (
             graph.http.user_agent == f"faithful-search/{__version__} (me@a.org)"
@@ -174,10 +177,11 @@ def test_the_flags_reach_every_client_and_each_gives_up_before_the_toolbox_does(
         EnvironmentArguments(triples="wikidata", contact="me\nX-Key: 1").toolbox()
 
 
-def test_the_papers_configuration_has_its_tools_when_the_keys_are_there(monkeypatch, tmp_path):
+def test_the_papers_configuration_has_its_tools(monkeypatch, tmp_path):
     for name in ("SERPER_API_KEY", "JINA_API_KEY"):
         monkeypatch.setenv(name, KEY)
-    flags = f"--judge_url http://127.0.0.1:9/v1 --judge_model m --corpus http://127.0.0.1:9 --bf16 false --use_cpu true \
+    flags = f"--judge_url http://127.0.0.1:9/v1 --judge_model m --corpus http://127.0.0.1:9 \
+        --bf16 false --use_cpu true \
         --tool_cache {tmp_path}/tools.sqlite --judge_cache none --questions a.jsonl --eval_questions b.jsonl"
     script = configured(
         "--config", str(RECIPES / "configs" / "pou_four_tools.yaml"), *shlex.split(flags)
@@ -195,9 +199,8 @@ def test_pokees_agents_find_the_tools_they_know():
         dialect="pokee", web_search="ddgs", browse="fetch", corpus="none", triples="none"
     )
     with script.toolbox() as toolbox:
-        assert toolbox.names == ["web_search", "web_read"] and isinstance(
-            toolbox.tools["web_read"].reader, Fetch
-        )
+        assert toolbox.names == ["web_search", "web_read"]
+        assert isinstance(toolbox.tools["web_read"].reader, Fetch)
     search, read = (schema["function"]["parameters"]["properties"] for schema in toolbox.schemas)
     assert search["query_list"]["maxItems"] == read["url_list"]["maxItems"] == 5
 

@@ -1,4 +1,6 @@
-"""Local corpora: every kind is read as the same passages, BM25 finds them in any script, and a cache survives."""
+"""Local corpora: every kind is read as the same passages, BM25 finds them in any script, and a
+cache survives.
+"""
 
 import asyncio
 import gzip
@@ -68,14 +70,15 @@ def test_finds_the_passage_in_any_script(search, query, best):
     assert find(search, query)[0] == best
 
 
-def test_a_query_without_a_known_word_finds_nothing_nobody_finds_passages_without_words_and_equals_keep_order(
+def test_a_query_without_a_known_word_finds_nothing(
     search,
 ):
     assert [find(search, query) for query in ("", "zebra", "?!…", "\ud800", "🦓", "\x00")] == [
         []
     ] * 6
     wordless = LocalSearch.from_corpus([{"text": "…"}, {"text": ""}])
-    assert len(wordless.index) == 2 and find(wordless, "anything") == []
+    assert len(wordless.index) == 2
+    assert find(wordless, "anything") == []
     rows = [{"id": f"r{n}", "text": "same words here"} for n in range(50)]
     assert find(LocalSearch.from_corpus(rows, top_k=4), "words") == ["r0", "r1", "r2", "r3"]
 
@@ -100,7 +103,7 @@ def test_words_are_whole_and_parted_by_spaces(left, right):
 # the cache
 
 
-def test_the_cache_is_reused_and_mapped_and_changed_content_indexed_anew(tmp_path, monkeypatch):
+def test_a_cached_index_is_reused_until_the_corpus_changes(tmp_path, monkeypatch):
     corpus = tmp_path / "c.jsonl"
     corpus.write_text(json.dumps({**ROWS[0], "text": "Paris is a hero of Troy."}))
     assert find(LocalSearch.from_corpus(corpus), "capital") == []
@@ -129,7 +132,7 @@ def test_a_damaged_cache_is_rebuilt(search, name, damage):
     assert (again.index.passages.folder / name).stat().st_size > 8
 
 
-def test_a_cached_index_is_built_once_by_those_who_ask_at_the_same_time(cache, monkeypatch):
+def test_concurrent_callers_build_a_cached_index_once(cache, monkeypatch):
     built: list[int] = []
     real = index_folder.store
     monkeypatch.setattr(
@@ -137,13 +140,12 @@ def test_a_cached_index_is_built_once_by_those_who_ask_at_the_same_time(cache, m
     )
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda _: find(LocalSearch.from_corpus(ROWS), "Berlin"), range(8)))
-    assert found == [["p3"]] * 8 and built == [1]
+    assert found == [["p3"]] * 8
+    assert built == [1]
     assert not list(cache.rglob("*.building"))
 
 
-def test_a_folder_that_another_builder_takes_away_before_it_is_locked_is_made_again(
-    cache, monkeypatch
-):
+def test_a_folder_removed_before_its_lock_is_made_again(cache, monkeypatch):
     taken, opens = [], os.open
 
     def late(path, flags):
@@ -155,7 +157,8 @@ def test_a_folder_that_another_builder_takes_away_before_it_is_locked_is_made_ag
     with monkeypatch.context() as patch:
         patch.setattr(files, "os", SimpleNamespace(open=late, O_RDONLY=os.O_RDONLY, close=os.close))
         assert find(LocalSearch.from_corpus(ROWS), "Berlin") == ["p3"]
-    assert len(taken) == 2 and str(taken[0]).endswith(".building")
+    assert len(taken) == 2
+    assert str(taken[0]).endswith(".building")
 
 
 def test_a_killed_first_command_is_gone_on_with(cache, monkeypatch):
@@ -169,11 +172,26 @@ def test_a_killed_first_command_is_gone_on_with(cache, monkeypatch):
     assert not list(cache.rglob("*.building"))
 
 
-def test_a_corpus_that_is_refused_leaves_nothing_and_a_cache_that_cannot_be_written_is_named(
-    cache, monkeypatch
-):
-    with pytest.raises(DataError, match="corpus, row 2: no column 'text'"):
-        LocalSearch.from_corpus([ROWS[0], {"body": "?"}])
+@pytest.mark.usefixtures("cache")
+def test_a_broken_row_is_left_out_with_a_warning(caplog):
+    search = LocalSearch.from_corpus([ROWS[0], {"body": "?"}, ROWS[2]])
+    assert len(search.index) == 2
+    assert "1 of its rows are left out" in caplog.text
+    assert "corpus, row 2: no column 'text'" in caplog.text
+
+
+@pytest.mark.usefixtures("cache")
+def test_an_index_from_the_cache_warns_of_broken_rows_again(caplog):
+    rows = [ROWS[0], {"body": "?"}]
+    LocalSearch.from_corpus(rows)
+    caplog.clear()
+    LocalSearch.from_corpus(rows)
+    assert "1 of its rows are left out" in caplog.text
+
+
+def test_a_refused_corpus_leaves_nothing(cache, monkeypatch):
+    with pytest.raises(DataError, match=r"corpus: no passages in it.*row 1: no column 'text'"):
+        LocalSearch.from_corpus([{"body": "?"}])
     assert list(cache.rglob("*.*")) == []
     monkeypatch.setenv("FAITHFUL_SEARCH_CACHE", str(cache.with_name("file")))
     cache.with_name("file").write_text("in the way")
@@ -213,7 +231,8 @@ def test_whatever_a_corpus_is_it_is_opened(tmp_path):
     with pytest.raises(ConfigError, match="top_k must be at least 1, got 0"):
         open_search("world", top_k=0)
     remote = open_search("http://127.0.0.1:8000", name="docs", top_k=7)
-    assert isinstance(remote, RemoteSearch) and (remote.name, remote.top_k) == ("docs", 7)
+    assert isinstance(remote, RemoteSearch)
+    assert (remote.name, remote.top_k) == ("docs", 7)
 
 
 # what a corpus may be
@@ -322,7 +341,7 @@ def test_a_hub_dataset_and_its_splits(tmp_path, monkeypatch):
         (b"{}", "it has: nothing"),
         (b'{"text": 3}', "no column 'text'"),
         (b'{"text": "\\ud800"}', "not valid Unicode"),
-        (b'{"text": "\xff"}', "not JSON"),
+        (b'{"text": "\xff"}', "not valid Unicode"),
         (b"[" * 100_000, "not JSON"),
     ],
 )
@@ -333,7 +352,8 @@ def test_a_broken_row_is_told_and_left_out(tmp_path, line, why):
     found = passages(path, on_broken=lambda where, why: told.append((where, why)))
     assert [(item.source, item.text) for item in found] == [("1", "one"), ("3", "four")]
     [(where, said)] = told
-    assert where == f"{path}, line 3" and why in said
+    assert where == f"{path}, line 3"
+    assert why in said
     with pytest.raises(DataError, match=re.escape(f"{where}: {said}")):
         list(passages(path))
 

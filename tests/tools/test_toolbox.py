@@ -50,11 +50,13 @@ class Echo(Tool):
             wait: Seconds before.
         """
         await asyncio.sleep(wait)
-        return [Evidence(text=text, id="forged")] * times
+        return [Evidence(text=text, title="Echo", id="forged")] * times
 
 
 class Service(lab.Shelf):
-    """Does what the first word of a query says; `asked` are all of them, `most` how many at once."""
+    """Does what the first word of a query says; `asked` are all of them, `most` how many at
+    once.
+    """
 
     cache_key = "service/v1"
 
@@ -80,9 +82,9 @@ class Service(lab.Shelf):
             case "block":
                 self.release.wait(20)
             case "busy":
-                raise ToolError("The service is busy.", passing=True)
+                raise ToolError("The service is busy.", transient=True)
             case "tried":
-                raise ToolError("The service was busy several times.", passing=True, tried=True)
+                raise ToolError("The service was busy several times.", transient=True, retried=True)
             case "once" if self.asked.count(query) == 1:
                 raise ConnectionResetError(104, "Connect call failed ('10.1.2.3', 443)")
             case "lost":
@@ -103,8 +105,8 @@ class Service(lab.Shelf):
             case "nothing":
                 return []
             case "part" if self.asked.count(query) == 1:
-                return Partial([Evidence("A part.")])
-        return [Evidence(f"About {query}.")]
+                return Partial([Evidence("A part.", "Service")])
+        return [Evidence(f"About {query}.", "Service")]
 
     def __reduce__(self):
         return Service, (self.slow,)
@@ -153,7 +155,7 @@ def texts(observation) -> list[str]:
     return [item.text for item in observation.evidence]
 
 
-def test_ids_run_on_through_a_rollout_in_the_order_of_the_calls_whatever_finishes_first(toolbox):
+def test_evidence_ids_follow_the_order_of_the_calls(toolbox):
     own, other = toolbox.session(), toolbox.session()
     calls = [
         echo("slow", wait=0.1),
@@ -165,7 +167,8 @@ def test_ids_run_on_through_a_rollout_in_the_order_of_the_calls_whatever_finishe
     found = toolbox.run_batch([*calls, echo("faster")], [own, own, own, own, other, own])
     assert [texts(o) for o in found] == [["slow"], [], ["fast", "fast"], [], ["b"], ["faster"]]
     assert [ids(o) for o in found] == [["E1"], [], ["E2", "E3"], [], ["E1"], ["E4"]]
-    assert found[1].note == "" and not found[1].error
+    assert found[1].note == ""
+    assert not found[1].error
     assert ids(asyncio.run(toolbox.call(echo("d"), own))) == ["E5"]
 
 
@@ -184,21 +187,17 @@ def test_a_rollout_reads_its_own_version_of_what_a_tool_returns(toolbox):
 # wrong calls, settings and tools
 
 
-def test_unknown_tools_and_malformed_calls_name_those_there_are_and_the_one_that_is_nearly_right(
+def test_wrong_calls_name_what_there_is(
     toolbox,
 ):
-    assert len(one(toolbox, ToolCall("x" * 100_000)).note) < 200
     for name, meant in (("web_search", ""), ("servise", " Did you mean 'service'?")):
         found = one(toolbox, ToolCall(name, {"query": "x"}))
-        assert (
-            found.error
-            and found.note == f"Unknown tool '{name}'.{meant} Available tools: echo, service."
-        )
+        assert found.note == f"Error: Unknown tool.{meant} Available tools: echo, service."
+        assert found.error
     told = toolbox.describe_malformed("cut off", dialects.load("pou").call_form(toolbox.names)).note
     form = 'Write it as JSON like {"name": "echo", "arguments": {"…": "…"}}.'
-    assert (
-        told == f"The tool call could not be read: cut off. {form} Available tools: echo, service."
-    )
+    why = "Error: The tool call could not be read: cut off."
+    assert told == f"{why} {form} Available tools: echo, service."
 
 
 class Rich(Tool):
@@ -233,7 +232,13 @@ class Rich(Tool):
     [
         ("echo", {}, "missing required argument 'text'"),
         ("echo", {"text": 3}, "argument 'text': expected 'str', got 'int'"),
-        ("echo", {"text": "a", "colour": "red"}, "unknown argument 'colour'"),
+        ("echo", {"text": "a", "colour": "red"}, "unknown argument"),
+        ("echo", {"text": "a", "x` - at `$.text": "red"}, "unknown argument"),
+        (
+            "rich",
+            {"queries": ["a"], "sort": "up"},
+            "argument 'sort': none of the values that it takes",
+        ),
         ("echo", ["a"], "expected 'object', got 'array'"),
         ("echo", {"text": " \n\u3000"}, "argument 'text' is empty"),
         ("rich", {"queries": ["a"] * 4}, "argument 'queries': expected 'array' of length <= 3"),
@@ -250,10 +255,11 @@ def test_wrong_arguments_are_explained(name, arguments, told):
         found = one(toolbox, ToolCall(name, arguments))
         assert one(toolbox, ToolCall("rich", {"queries": ["a", " "], "sites": None})).evidence
     assert found.note == f"Error: {name}: {told}. Its arguments: {usage[name]}"
-    assert found.error and not found.evidence
+    assert found.error
+    assert not found.evidence
 
 
-def test_schemas_are_those_of_transformers_also_of_a_rich_signature_under_the_tools_own_name():
+def test_schemas_are_those_of_transformers():
     from transformers.utils import get_json_schema
 
     for tool in (Echo(), Irrelevant()):
@@ -271,7 +277,7 @@ def test_schemas_are_those_of_transformers_also_of_a_rich_signature_under_the_to
     assert (function["name"], function["description"]) == ("parrot", "A bird.")
 
 
-def test_undocumented_tools_and_settings_that_make_no_sense_are_refused():
+def test_undocumented_tools_and_wrong_settings_are_refused():
     class Silent(Tool):
         name = "silent"
 
@@ -304,9 +310,8 @@ def test_the_irrelevant_tool_is_deterministic_and_well_formed():
     tool = Irrelevant(top_k=3)
     first, again = (asyncio.run(tool.garden_almanac("capital of France")) for _ in range(2))
     assert first == again != asyncio.run(tool.garden_almanac("who painted Guernica"))
-    assert len({item.source for item in first}) == 3 and all(
-        item.title and item.text for item in first
-    )
+    assert len({item.source for item in first}) == 3
+    assert all(item.title and item.text for item in first)
 
 
 # threads and loops
@@ -326,7 +331,7 @@ def test_giving_up_on_a_call_ends_the_tools_work():
     assert asyncio.run(give_up()) == 1  # its own, while the loop still runs
 
 
-def test_tools_that_end_badly_after_they_were_given_up_leave_no_word_behind(caplog):
+def test_abandoned_tools_that_fail_later_log_nothing(caplog):
     gc.collect()  # what other tests left
     caplog.clear()
     with Toolbox([Service()], timeout=0.1) as toolbox:
@@ -340,7 +345,7 @@ def test_tools_that_end_badly_after_they_were_given_up_leave_no_word_behind(capl
     assert caplog.messages == []
 
 
-def test_a_tool_that_blocks_the_loop_costs_its_batch_not_the_program(toolbox, monkeypatch):
+def test_a_tool_that_blocks_the_loop_costs_its_batch(toolbox, monkeypatch):
     monkeypatch.setattr("faithful_search.tools.toolbox._GRACE", 0.1)
     start = time.monotonic()
     calls = [echo("quick"), ToolCall("service", {"query": "block"})]
@@ -376,7 +381,7 @@ def test_from_many_threads_and_inside_a_running_loop(toolbox):
         ]
 
 
-def test_a_tool_that_calls_run_batch_is_told_so_instead_of_hanging(toolbox, caplog):
+def test_a_tool_that_calls_run_batch_gets_an_error(toolbox, caplog):
     toolbox.tools["service"].toolbox = toolbox
     assert (
         one(toolbox, ToolCall("service", {"query": "inside"})).note
@@ -386,7 +391,7 @@ def test_a_tool_that_calls_run_batch_is_told_so_instead_of_hanging(toolbox, capl
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_toolbox_works_after_close_and_in_a_forked_child_and_ends_its_thread_when_it_is_forgotten():
+def test_a_toolbox_works_after_close_and_after_a_fork():
     before = set(threading.enumerate())
     toolbox = Toolbox([Echo()])
     assert one(toolbox, echo("x")).evidence
@@ -400,10 +405,11 @@ def test_a_toolbox_works_after_close_and_in_a_forked_child_and_ends_its_thread_w
     del toolbox
     gc.collect()
     own.join(5)
-    assert own.daemon and not own.is_alive()
+    assert own.daemon
+    assert not own.is_alive()
 
 
-def test_waiting_for_a_slot_is_neither_the_tools_time_nor_a_blocked_loop(monkeypatch):
+def test_waiting_for_a_slot_is_not_the_tools_time(monkeypatch):
     monkeypatch.setattr("faithful_search.tools.toolbox._GRACE", 0.1)
     with Toolbox([Echo()], timeout=0.5, concurrency=1) as toolbox:
         found = toolbox.run_batch([echo("x", wait=0.1)] * 8, [toolbox.session()] * 8)
@@ -419,10 +425,10 @@ def test_what_passes_is_tried_again_and_counted():
         once, busy, tried, lost, gone = ask(toolbox, *queries)
         stats = toolbox.stats()["service"]
     assert texts(once) == ["About once."]
-    assert (busy.note, gone.note) == ("The service is busy.", "There is no such page.")
-    assert (
-        tried.error and lost.note == "Error: service failed: ConnectionRefusedError."
-    )  # no address
+    assert busy.note == "Error: The service is busy."
+    assert gone.note == "Error: There is no such page."
+    assert tried.error  # no address
+    assert lost.note == "Error: service failed: ConnectionRefusedError."
     assert [service.asked.count(query) for query in queries] == [2, 3, 1, 3, 1]
     assert (stats.calls, stats.errors, stats.made, stats.hits) == (5, 4, 5, 0)
 
@@ -432,11 +438,13 @@ def test_the_time_out_covers_all_retries():
     start = time.monotonic()
     with Toolbox([service], timeout=0.4, patience=Patience(retries=50, first=0.01)) as toolbox:
         [found], stats = ask(toolbox, "busy"), toolbox.stats()["service"]
-    assert found.error and time.monotonic() - start < 3
-    assert len(service.asked) <= 4 and 0.3 < stats.quantile(0.5) == stats.quantile(0.95)
+    assert found.error
+    assert time.monotonic() - start < 3
+    assert len(service.asked) <= 4
+    assert 0.3 < stats.quantile(0.5) == stats.quantile(0.95)
 
 
-def test_who_has_waited_a_time_out_for_calls_that_hang_is_refused():
+def test_calls_behind_hanging_ones_are_refused_in_time():
     """Even when the tool answers others in between, so that it is never out of order."""
     # the others have waited a time-out and the first answer when the call that hangs is late
     service = Service(slow=0.2)
@@ -444,13 +452,15 @@ def test_who_has_waited_a_time_out_for_calls_that_hang_is_refused():
         start = time.monotonic()
         answered, late, *refused = ask(toolbox, "fine", "hang 1", "a", "hang 2", "b", "hang 3")
         took = time.monotonic() - start
-    assert took < 3 and not answered.error and late.error
+    assert took < 3
+    assert not answered.error
+    assert late.error
     assert [
         o.note.startswith("Error: service is busy with calls that do not end.") for o in refused
     ] == [True] * 4
 
 
-def test_a_broken_tool_is_refused_and_taken_back_when_it_works_again():
+def test_a_broken_tool_is_refused_until_it_works_again():
     service = Service()
     with Toolbox([service], patience=NEVER, failures=3, cooldown=0.3) as toolbox:
         for query in ("busy 1", "busy 2", "busy 3"):
@@ -466,7 +476,7 @@ def test_a_broken_tool_is_refused_and_taken_back_when_it_works_again():
         assert [o.error for o in ask(toolbox, "fine", "fine again")] == [False, False]
 
 
-def test_wrong_calls_definite_answers_and_what_keeps_account_itself_do_not_break_a_tool():
+def test_only_service_failures_open_the_breaker():
     with Toolbox([Service()], failures=2, patience=QUICK) as toolbox:
         ask(toolbox, *["gone"] * 5, *[""] * 5, *["tried"] * 5)
         assert [o.error for o in ask(toolbox, "fine")] == [False]
@@ -489,7 +499,8 @@ def test_answers_are_kept_and_failures_are_not(cache):
     with Toolbox([service], cache=cache, patience=NEVER) as toolbox:
         first, again = ask(toolbox, *queries), ask(toolbox, *queries)
         stats = toolbox.stats()["service"]
-    assert first == again and again[1].note == "No results."
+    assert first == again
+    assert again[1].note == "No results."
     assert [service.asked.count(query) for query in queries] == [1, 1, 2, 2]
     assert (stats.calls, stats.hits, stats.errors, stats.made) == (8, 2, 4, 6)
     other = Service()
@@ -500,33 +511,34 @@ def test_answers_are_kept_and_failures_are_not(cache):
 
 
 @pytest.mark.parametrize("keeps", ["cache", "cassette", "both"])
-def test_equal_calls_at_once_are_made_once_and_a_part_is_asked_for_again(cache, cassette, keeps):
+def test_concurrent_equal_calls_are_made_once(cache, cassette, keeps):
     kept = {"cache": cache, "cassette": cassette}
     kept = kept if keeps == "both" else {keeps: kept[keeps]}
     service = Service(slow=0.05)
     with Toolbox([service], **kept) as toolbox:
         found, stats = ask(toolbox, *["part"] * 40), toolbox.stats()["service"]
-        assert service.asked == ["part"] and [texts(o) for o in found] == [["A part."]] * 40
+        assert service.asked == ["part"]
+        assert [texts(o) for o in found] == [["A part."]] * 40
         assert (stats.calls, stats.hits, stats.made) == (40, 39, 1)
         assert not any(map(len, kept.values()))
         assert [texts(o) for o in (*ask(toolbox, "part"), *ask(toolbox, "part"))] == [
             ["About part."]
         ] * 2
-        assert service.asked == ["part"] * 2 and [*map(len, kept.values())] == [1] * len(kept)
+        assert service.asked == ["part"] * 2
+        assert [*map(len, kept.values())] == [1] * len(kept)
 
 
-def test_those_who_wait_for_a_call_that_hangs_hear_of_its_time_out_and_do_not_repeat_it(
-    cache, caplog
-):
+def test_waiters_hear_of_a_hanging_calls_timeout(cache, caplog):
     service = Service()
     cache.get("opened")  # which on a busy disk takes longer than they wait
     with Toolbox([service], timeout=0.2, cache=cache, patience=NEVER) as toolbox:
         found = ask(toolbox, *["hang"] * 20)
     assert {o.note for o in found} == {"Error: service did not answer within 0.2 seconds."}
-    assert service.asked == ["hang"] and caplog.messages == []
+    assert service.asked == ["hang"]
+    assert caplog.messages == []
 
 
-def test_the_end_of_one_episode_loses_nothing_of_the_others_that_wait_for_the_same(cache):
+def test_an_ended_episode_costs_other_waiters_nothing(cache):
     service = Service(slow=0.3)
 
     async def scene() -> list:
@@ -539,28 +551,32 @@ def test_the_end_of_one_episode_loses_nothing_of_the_others_that_wait_for_the_sa
         return await asyncio.gather(*calls)
 
     ended, *others = asyncio.run(scene())
-    assert ended.note == "service was not asked: the episode has ended."
-    assert [texts(o) for o in others] == [["About a."]] * 2 and service.asked == ["a", "a"]
+    assert ended.note == "Error: service was not asked: the episode has ended."
+    assert [texts(o) for o in others] == [["About a."]] * 2
+    assert service.asked == ["a", "a"]
 
 
-def test_a_cassette_records_what_a_cache_has_too_and_replays_tools_with_a_key_alone(
-    cache, cassette
-):
+def test_a_cassette_records_cached_results_too(cache, cassette):
     service, keyless = Service(), Echo()
     with Toolbox([service], cache=cache) as toolbox:
         found = ask(toolbox, "b")
     with Toolbox([keyless, service], cache=cache, cassette=cassette) as toolbox:
-        assert ask(toolbox, "b") == found and ask(toolbox, "a")
+        assert ask(toolbox, "b") == found
+        assert ask(toolbox, "a")
         one(toolbox, echo("not recorded"))
-    assert service.asked == ["b", "a"] and len(cassette) == 2
+    assert service.asked == ["b", "a"]
+    assert len(cassette) == 2
     assert (
         "About a." in cassette.path.read_text().splitlines()[0]
     )  # sorted when its toolbox is closed
     service.lacks = "a key"  # which a replay can do without
     with Toolbox([keyless, service], cassette=Cassette(cassette.path)) as toolbox:
-        assert ask(toolbox, "b") == found and one(toolbox, echo("again")).evidence
+        assert ask(toolbox, "b") == found
+        assert one(toolbox, echo("again")).evidence
         [miss] = ask(toolbox, "c")
-    assert miss.error and "The nearest recorded call" in miss.note and service.asked == ["b", "a"]
+    assert miss.error
+    assert "The nearest recorded call" in miss.note
+    assert service.asked == ["b", "a"]
     service.cache_key = ""
     with pytest.raises(ConfigError, match="service needs a key"):
         Toolbox([service], cassette=Cassette(cassette.path))
@@ -597,12 +613,13 @@ def test_a_closed_session_ends_its_calls_and_no_others():
         found[1].note
         == found[3].note
         == late[0].note
-        == "service was not asked: the episode has ended."
+        == "Error: service was not asked: the episode has ended."
     )
-    assert service.asked == ["0", "1", "2"] and service.now == 1  # it was cancelled within
+    assert service.asked == ["0", "1", "2"]  # it was cancelled within
+    assert service.now == 1
 
 
-def test_copies_and_pickles_have_all_settings_work_and_count_for_themselves(cache, cassette):
+def test_copies_of_a_toolbox_work_on_their_own(cache, cassette):
     settings = {"timeout": 3, "concurrency": 9, "patience": QUICK, "failures": 7, "cooldown": 9.0}
     with Toolbox([Service(), Echo()], **settings, cache=cache, cassette=cassette) as toolbox:
         one(toolbox, echo("x"))

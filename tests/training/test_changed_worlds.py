@@ -1,4 +1,6 @@
-"""Training in changed worlds: which rollouts meet one, what they are scored by, and what the log says."""
+"""Training in changed worlds: which rollouts meet one, what they are scored by, and what the log
+says.
+"""
 
 import json
 
@@ -66,7 +68,9 @@ class Reader(lab.Scripted):
 
 @pytest.mark.parametrize("memory", [False, True])
 def test_half_of_every_group_is_scored_by_what_it_could_read(tmp_path, memory):
-    """A reader is right in both worlds; a memory is wrong in the changed one, and the metrics tell them apart."""
+    """A reader is right in both worlds; a memory is wrong in the changed one, and the metrics tell
+    them apart.
+    """
     made = in_worlds(tmp_path, Correctness(), scripted=True)
     made.engine.generator = Reader(memory)
     made.train()
@@ -82,12 +86,13 @@ def test_half_of_every_group_is_scored_by_what_it_could_read(tmp_path, memory):
         "log_history"
     ]
     steps = [line for line in logged if "counterfactual/share" in line]
-    assert len(steps) == 4 and all(line["counterfactual/original"] == 1.0 for line in steps)
+    assert len(steps) == 4
+    assert all(line["counterfactual/original"] == 1.0 for line in steps)
     assert {line["counterfactual/exact_match"] for line in steps} == {0.0 if memory else 1.0}
     without = {line["counterfactual/share"]: line["counterfactual/unchanged"] for line in steps}
-    assert (
-        without[0.5] == 0 and set(without) <= {0.25, 0.5} and without.get(0.25, 0.5) == 0.5
-    )  # with q0
+    assert without[0.5] == 0  # with q0
+    assert set(without) <= {0.25, 0.5}
+    assert without.get(0.25, 0.5) == 0.5
 
 
 def test_a_question_that_brings_its_own_version_is_asked_in_it(tmp_path):
@@ -96,14 +101,14 @@ def test_a_question_that_brings_its_own_version_is_asked_in_it(tmp_path):
     assert dropped.total() == 1
     for row in rows_of(tmp_path):
         change = Change.of(row.meta)
-        assert (
-            row.answers == (change.new,)
-            and row.steps[0].evidence[0].text == f"It is in {change.new}."
-        )
+        assert row.answers == (change.new,)
+        assert row.steps[0].evidence[0].text == f"It is in {change.new}."
 
 
 def test_evaluation_questions_are_never_changed(tmp_path):
-    """Not by `evaluate` on the very same questions, which moves no state, nor by an engine with the trainer's tools."""
+    """Not by `evaluate` on the very same questions, which moves no state, nor by an engine with the
+    trainer's tools.
+    """
     made = in_worlds(tmp_path, scripted=True, max_steps=1, counterfactual=1.0)
     made.engine.generator = Reader(memory=False)
     seen = []
@@ -111,17 +116,21 @@ def test_evaluation_questions_are_never_changed(tmp_path):
     score = made.mix.components
     object.__setattr__(made.mix, "components", lambda rows: seen.extend(rows) or score(rows))
     made.train()
-    assert seen and all(Change.of(row.meta) for row in seen if not row.id.startswith("q0@"))
+    assert seen
+    assert all(Change.of(row.meta) for row in seen if not row.id.startswith("q0@"))
     seen.clear()
     state = made.reward_state
     made.evaluate(made.train_dataset)
-    assert made.reward_state == state and state.step > 0
-    assert len(seen) >= 8 and {row.answer for row in seen} == {"Rome"} == {
-        gold for row in seen for gold in row.answers
-    }
+    assert made.reward_state == state
+    assert state.step > 0
+    assert len(seen) >= 8
+    assert (
+        {row.answer for row in seen} == {"Rome"} == {gold for row in seen for gold in row.answers}
+    )
     assert not any(Change.of(row.meta) for row in seen)
     (after,) = made.engine.run([TASKS[1]])
-    assert after.answer == "Rome" and after.meta == {}
+    assert after.answer == "Rome"
+    assert after.meta == {}
 
 
 @given(
@@ -135,9 +144,9 @@ def test_processes_share_a_batch_as_one_would_have_it(processes, share, groups, 
     worlds = ChangedWorlds(CounterfactualWorld(WORLD), TASKS, share, 4, groups)
     rows, size = [number // 4 for number in range(12)], 12 // processes
     split = [
-        worlds.asked(rows[size * p : size * (p + 1)], size * p, step) for p in range(processes)
+        worlds.questions(rows[size * p : size * (p + 1)], size * p, step) for p in range(processes)
     ]
-    whole = worlds.asked(rows, 0, step)
+    whole = worlds.questions(rows, 0, step)
     assert [task for part in split for task in part] == whole
     if groups == "paired":
         assert [bool(task.edits) for task in whole[4:]] == [
@@ -146,20 +155,20 @@ def test_processes_share_a_batch_as_one_would_have_it(processes, share, groups, 
 
 
 @pytest.mark.parametrize("groups", GROUPS)
-def test_a_question_is_changed_alike_in_a_group_and_anew_at_each_step(groups):
+def test_a_group_shares_its_change_and_each_step_has_another(groups):
     """Drawn from seed and step, so that a resumed run meets the same worlds."""
     rows, drawn = [1 + number // 4 for number in range(8)], []
     for step in range(16):
         made = [ChangedWorlds(CounterfactualWorld(WORLD, 3), TASKS, 0.5, 4, groups) for _ in "12"]
-        first, again = ([task.edits for task in worlds.asked(rows, 0, step)] for worlds in made)
+        first, again = ([task.edits for task in worlds.questions(rows, 0, step)] for worlds in made)
         assert first == again
         for group in (first[:4], first[4:]):
             kinds = {str(edits) for edits in group if edits}
-            assert len(kinds) <= 1 and sum(map(bool, group)) in (
-                {2} if groups == "paired" else {0, 4}
-            )
+            assert len(kinds) <= 1
+            assert sum(map(bool, group)) in ({2} if groups == "paired" else {0, 4})
             drawn += kinds
-    assert len(set(drawn)) > 2 and (groups == "paired" or 8 <= len(drawn) <= 24)
+    assert len(set(drawn)) > 2
+    assert groups == "paired" or 8 <= len(drawn) <= 24
 
 
 def test_figures_of_a_step_by_hand():

@@ -1,4 +1,6 @@
-"""Expert episodes: planned from annotation, played with the real tools, filtered; and their names swapped."""
+"""Expert episodes: planned from annotation, played with the real tools, filtered; and their names
+swapped.
+"""
 
 import json
 import random
@@ -11,12 +13,13 @@ from hypothesis import given, strategies as st
 from paths import SHARED
 
 from faithful_search import dialects
+from faithful_search.bundled import world_file
 from faithful_search.coldstart import experts, plans
 from faithful_search.coldstart.experts import Habits
 from faithful_search.coldstart.filtering import accept, reject
 from faithful_search.coldstart.swap_names import NameSwapper, world_part, world_swapper
 from faithful_search.errors import DataError
-from faithful_search.tasks import Task, load_tasks, world_file
+from faithful_search.tasks import Task, load_tasks
 from faithful_search.text import NameFinder, plain
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
@@ -78,7 +81,7 @@ def copies(count):
 # Plans
 
 
-def test_world_plan_tries_the_tool_that_usually_holds_the_relation():
+def test_world_plan_tries_the_relations_usual_tool_first():
     def fact(passage, triple):
         return {
             "subject": "A",
@@ -103,7 +106,8 @@ def test_world_plan_tries_the_tool_that_usually_holds_the_relation():
         (plans.SEARCH, "river of A"),
         (plans.GRAPH, "A river"),
     )
-    assert hop.gold_ids == {"W3", "T2"} and hop.statement == "The river of A is B."
+    assert hop.gold_ids == {"W3", "T2"}
+    assert hop.statement == "The river of A is B."
     assert plans.plan_world(tasks[2])[0].queries[0][0] == plans.SEARCH
 
 
@@ -124,12 +128,13 @@ def test_musique_substitutes_earlier_answers_in_both_forms():
     )
     assert second.queries[0] == (plans.SEARCH, "Where was David Fincher born?")
     assert second.statement == "Where was David Fincher born? Denver."
-    assert second.object == "Denver" and second.gold_titles == {"David Fincher"}
+    assert second.object == "Denver"
+    assert second.gold_titles == {"David Fincher"}
     with pytest.raises(DataError, match="later"):
         plans.plan_musique(Task("m", "q", ("Denver",), meta={"decomposition": rows[1:]}))
 
 
-def test_unplannable_tasks_are_counted_by_reason_and_all_of_them_is_an_error():
+def test_unplannable_tasks_are_counted_by_reason():
     good = Task(
         "1", "q", ("B",), meta={"chain": [{"subject": "A", "relation": "river", "object": "B"}]}
     )
@@ -163,15 +168,18 @@ def test_a_calm_episode_says_calls_and_cites_what_it_should(toolbox):
         plans.SEARCH,
         {"query": "director of Zodiac"},
     )
-    assert first.helpful is None and "the director of Zodiac" in first.think
-    assert second.helpful is last.helpful is True and last.answer == "Denver"
+    assert first.helpful is None
+    assert "the director of Zodiac" in first.think
+    assert second.helpful is last.helpful is True
+    assert last.answer == "Denver"
     assert second.think.startswith("The director of Zodiac is David Fincher.")
     assert [[episode.evidence[ref].source for ref in step.refs] for step in (second, last)] == [
         ["p1"],
         ["p2"],
     ]
     assert list(episode.evidence) == [f"E{n}" for n in range(1, len(episode.evidence) + 1)]
-    assert reject(episode) is None and episode.text == POU.render(episode)
+    assert reject(episode) is None
+    assert episode.text == POU.render(episode)
 
 
 def test_same_seed_same_episodes_whatever_the_batches(toolbox):
@@ -183,32 +191,32 @@ def test_same_seed_same_episodes_whatever_the_batches(toolbox):
     assert once != run_experts(copies(40), toolbox, POU, habits, seed=6)
 
 
-def test_wrong_tool_first_is_judged_unhelpful_and_the_other_is_tried(toolbox):
+def test_after_a_wrong_tool_the_other_is_tried(toolbox):
     episode = run_expert(PLAN, toolbox, POU, replace(CALM, wrong_tool=1.0))
     assert [step.call.name for step in episode.steps if step.call] == [
         plans.GRAPH,
         plans.SEARCH,
     ] * 2
-    assert (
-        episode.steps[0].note and episode.steps[1].helpful is False and episode.steps[1].refs == ()
-    )
+    assert episode.steps[0].note
+    assert episode.steps[1].helpful is False
+    assert episode.steps[1].refs == ()
     assert "I try local_search." in episode.steps[1].think
-    assert episode.answer == "Denver" and reject(episode) is None
+    assert episode.answer == "Denver"
+    assert reject(episode) is None
 
 
 def test_dropped_gold_is_not_cited_and_searched_again(toolbox):
     episodes = run_experts(copies(60), toolbox, POU, replace(CALM, dropped=0.5))
     lost = [e for e in episodes if e.steps[1].helpful is False]
-    assert (
-        lost
-        and len(lost) < len(episodes)
-        and not any(DIRECTOR.gold(e.steps[0].evidence) for e in lost)
-    )
+    assert lost
+    assert len(lost) < len(episodes)
+    assert not any(DIRECTOR.gold(e.steps[0].evidence) for e in lost)
     found = [e for e in lost if not reject(e)]
-    assert found and all(len(e.steps) >= 4 for e in found)
+    assert found
+    assert all(len(e.steps) >= 4 for e in found)
 
 
-def test_a_blind_episode_is_blanked_or_misses_the_fact_and_ends_in_unknown(toolbox):
+def test_a_blind_episode_ends_in_unknown(toolbox):
     episodes = run_experts(copies(40), toolbox, POU, replace(CALM, blind=1.0))
     assert all(
         episode.answer == plans.UNKNOWN and episode.steps[-1].helpful is False
@@ -224,7 +232,7 @@ def test_a_blind_episode_is_blanked_or_misses_the_fact_and_ends_in_unknown(toolb
         evidence for evidence in unhelpful if all(item.title == item.text for item in evidence)
     ]
     assert 0.25 < len(blank) / len(unhelpful) < 0.85  # the others hold sentences that do not say it
-    assert not any(item.source or item.url for evidence in blank for item in evidence)
+    assert not any(item.source for evidence in blank for item in evidence)
 
 
 def test_shuffled_evidence_keeps_ids_in_order_and_moves_the_gold(toolbox):
@@ -237,17 +245,16 @@ def test_shuffled_evidence_keeps_ids_in_order_and_moves_the_gold(toolbox):
     assert {[item.source for item in e.steps[1].evidence].index("p2") for e in episodes} == {0, 1}
 
 
-def test_what_is_not_found_or_named_by_nobody_is_given_up_and_rejected(toolbox):
+def test_what_is_not_found_is_given_up_and_rejected(toolbox):
     elsewhere = replace(DIRECTOR, gold_ids=frozenset({"elsewhere"}))
     episode = run_expert(replace(PLAN, hops=(elsewhere,)), toolbox, POU, CALM)
-    assert (
-        episode.answer == plans.UNKNOWN
-        and len(episode.steps) == 4
-        and reject(episode) == "not_found"
-    )
+    assert episode.answer == plans.UNKNOWN
+    assert len(episode.steps) == 4
+    assert reject(episode) == "not_found"
     assert episode.steps[2].call.arguments["query"] == "Zodiac director"
     episode = run_expert(replace(PLAN, hops=(BORN, DIRECTOR)), toolbox, POU, CALM)
-    assert not episode.steps and reject(episode) == "not_named"
+    assert not episode.steps
+    assert reject(episode) == "not_named"
     assert reject(run_expert(replace(PLAN, question="Of what?"), toolbox, POU, CALM)) == "not_named"
 
 
@@ -262,13 +269,11 @@ def test_hotpotqa_quotes_the_evidence(toolbox):
     ]  # the question names the first
     episode = run_expert(plan, toolbox, POU, CALM)
     assert episode.steps[1].think.startswith("Zodiac is a film directed by David Fincher.")
-    assert (
-        episode.steps[2].think.startswith("David Fincher was born in Denver.")
-        and reject(episode) is None
-    )
+    assert episode.steps[2].think.startswith("David Fincher was born in Denver.")
+    assert reject(episode) is None
 
 
-def test_a_dialect_that_can_only_search_calls_its_one_tool_and_leaves_unsaid_what_it_found_as_often_as_asked(
+def test_a_search_only_dialect_calls_its_one_tool(
     one_tool,
 ):
     episode = run_expert(
@@ -280,9 +285,8 @@ def test_a_dialect_that_can_only_search_calls_its_one_tool_and_leaves_unsaid_wha
     assert (last.answer, first.helpful, last.refs) == ("Denver", None, ())
     some = run_experts(copies(100), one_tool, SEARCH_R1, replace(CALM, unsaid=0.4))
     silent = [episode for episode in some if episode.steps[-1].think == "I can answer now."]
-    assert (
-        25 <= len(silent) <= 55 and reject(silent[0]) is None
-    )  # right, and written as it should be
+    assert 25 <= len(silent) <= 55  # right, and written as it should be
+    assert reject(silent[0]) is None
 
 
 # The filter
@@ -303,7 +307,8 @@ def test_reject_names_each_reason(toolbox, one_tool):
         changed(2, answer="Boulder"),
     ]
     kept, reasons = accept([good, *bad, changed(2, helpful=False, refs=())])
-    assert kept == [good] and reasons == {
+    assert kept == [good]
+    assert reasons == {
         "citation": 2,
         "format": 1,
         "wrong_answer": 1,
@@ -339,7 +344,8 @@ def test_real_questions_become_grounded_episodes(kind, folder, share):
     titles = {task.id: set(map(plain, task.supporting_titles)) for task in tasks}
     for episode in kept:
         cited = {plain(episode.evidence[ref].title) for step in episode.steps for ref in step.refs}
-        assert cited and cited <= titles[episode.id]
+        assert cited
+        assert cited <= titles[episode.id]
 
 
 # Swapping names
@@ -384,13 +390,16 @@ def test_a_swap_is_consistent_injective_and_within_types(toolbox):
         for old, new in zip(
             finder.find(all_text(episode)), finder.find(all_text(swapped)), strict=True
         ):
-            assert image.setdefault(old, new) == new and NAMES[old] == NAMES[new]
+            assert image.setdefault(old, new) == new
+            assert NAMES[old] == NAMES[new]
         assert len(set(image.values())) == len(image) == 3
         assert swapped.answers == (image["Denver"],) == (swapped.answer,)
         assert swapped.steps[0].call == ToolCall(
             plans.SEARCH, {"query": f"director of {image['Zodiac']}"}
         )
-        assert reject(swapped) is None and swapped.text == "" and swapped.steps[1].spans == {}
+        assert reject(swapped) is None
+        assert swapped.text == ""
+        assert swapped.steps[1].spans == {}
 
 
 def all_text(episode):
@@ -413,9 +422,8 @@ def test_a_forbidden_fact_is_drawn_again():
     )
     drawn = {allowed.swap(episode, random.Random(seed)).evidence["E1"].text for seed in range(10)}
     assert drawn == {"Ann lives in Rome."}
-    assert allowed.leaks(told("at home in Paris", "Bea")) and allowed.leaks(
-        told("There is a Cairo near Rome.")
-    )
+    assert allowed.leaks(told("at home in Paris", "Bea"))
+    assert allowed.leaks(told("There is a Cairo near Rome."))
     assert not allowed.leaks(told("Bea likes the Parisian kind."))
     with pytest.raises(DataError, match="held-out fact"):
         NameSwapper(names, [(a, b) for a in ("Ann", "Bea") for b in ("Rome", "Paris")]).swap(
@@ -423,13 +431,14 @@ def test_a_forbidden_fact_is_drawn_again():
         )
 
 
-def test_most_world_questions_become_valid_episodes_which_swapped_state_no_held_out_fact():
+def test_world_questions_become_valid_episodes():
     tasks = load_tasks("world", limit=150)
     made, _ = plans.plan_all(tasks, plans.planner_for("world", tasks))
     with Toolbox([LocalSearch.from_corpus("world"), KnowledgeGraph.from_triples("world")]) as box:
         played = run_experts(made, box, POU, seed=3)
     kept, reasons = accept(played, min_steps=2)
-    assert len(kept) > 0.9 * len(played) and set(reasons) <= {"not_found"}
+    assert len(kept) > 0.9 * len(played)
+    assert set(reasons) <= {"not_found"}
     assert {step.call.name for episode in played for step in episode.steps if step.call} == {
         plans.SEARCH,
         plans.GRAPH,

@@ -1,4 +1,6 @@
-"""The trainer: exact gradients, resumed runs that equal whole ones, estimators that equal TRL's, clear refusals."""
+"""The trainer: exact gradients, resumed runs that equal whole ones, estimators that equal TRL's,
+clear refusals.
+"""
 
 import inspect
 import json
@@ -8,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 import zlib
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -20,11 +23,14 @@ from accelerate.data_loader import BatchSamplerShard
 from datasets import Dataset
 from tiny_trainer import TASKS, Luck, Numbered, Shy, StopAt, batch_of, gradient_by_token, trainer
 from torch.utils.data import BatchSampler
+from transformers import modeling_utils
 from trl import GRPOConfig, RLOOConfig, RLOOTrainer
 from trl.trainer import grpo_trainer
 from trl.trainer.utils import RepeatSampler
 
 from faithful_search.errors import ConfigError, DataError, TemplateError
+from faithful_search.measure.evaluation import Evaluation
+from faithful_search.measure.stats import Estimate
 from faithful_search.rewards import (
     Adaptive,
     AnswerLikelihoodGap,
@@ -42,18 +48,22 @@ from faithful_search.training.advantages import (
     leave_one_out,
 )
 from faithful_search.training.callbacks import (
-    JUDGED,
+    COMPARED_STEPS,
+    JUDGED_STEPS,
     LIKELIHOOD,
     MOVED,
-    STEPS,
     QuestionOrder,
     StepLine,
     Watching,
     collapse,
+    columns_of,
 )
 from faithful_search.training.grpo import SearchGRPOTrainer
 from faithful_search.training.ppo import SearchPPOTrainer
-from faithful_search.training.step_metrics import Scored, reward_metrics, tool_metrics
+from faithful_search.training.quiet import NOT_FOR_USERS, hush
+from faithful_search.training.rollout_batch import ScoredRollout
+from faithful_search.training.runs import never_valid
+from faithful_search.training.step_metrics import reward_metrics, tool_metrics
 from faithful_search.trajectory import ToolCall, Trajectory, read_jsonl
 
 
@@ -65,12 +75,13 @@ def test_environment_tokens_have_no_gradient_and_sampled_ones_do(tmp_path, how):
     inputs = batch_of(made)
     if how == "llds":  # the batch before, all of which was more likely
         made.compute_loss(made.model, inputs | {"advantages": torch.zeros(8)})
-        made._earlier[0]["old_per_token_logps"] += 1.0
+        made._waiting_for_update[0]["old_per_token_logps"] += 1.0
         inputs["advantages"] = torch.zeros(8)
     gradient, trained = gradient_by_token(made, inputs), inputs["turn_numbers"][0] > 0
     assert torch.equal(trained, (inputs["tool_mask"] * inputs["completion_mask"])[0].bool())
     assert 0 < trained.sum() < len(trained)
-    assert (gradient[~trained] == 0).all() and (gradient[trained] > 0).all()
+    assert (gradient[~trained] == 0).all()
+    assert (gradient[trained] > 0).all()
 
 
 def answer_mix(**more):
@@ -78,8 +89,9 @@ def answer_mix(**more):
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
-    """α, the curriculum, the reward's state, the questions asked, every rollout and the weights; a pass over the
-    questions is two steps. Whether the trainer restores its callbacks or not."""
+    """α, the curriculum, the reward's state, the questions asked, every rollout and the weights; a
+    pass over the questions is two steps. Whether the trainer restores its callbacks or not.
+    """
 
     def run(name: str, **more):
         log, mix = (
@@ -93,18 +105,21 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
     whole, log = run("whole")
     whole.train()
     rows = list(read_jsonl(log))
-    assert len(rows) == 32 and len({row.meta["alpha"] for row in rows}) == 4
-    assert whole.reward_state.step == 4 and 0 < whole.reward_state.ema < 1
+    assert len(rows) == 32
+    assert len({row.meta["alpha"] for row in rows}) == 4
+    assert whole.reward_state.step == 4
+    assert 0 < whole.reward_state.ema < 1
     run("parts", callbacks=[StopAt(3)])[0].train()
     for step, rebuild in ((3, True), (2, False)):
         resumed, log = run("parts", restore_callback_states_from_checkpoint=rebuild)
         resumed.train(resume_from_checkpoint=str(tmp_path / "parts" / f"checkpoint-{step}"))
-        assert resumed.reward_state == whole.reward_state and list(read_jsonl(log)) == rows
+        assert resumed.reward_state == whole.reward_state
+        assert list(read_jsonl(log)) == rows
         for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
             assert torch.equal(one, other)
 
 
-def test_a_resumed_run_of_several_processes_goes_on_in_the_order_of_its_pass():
+def test_processes_resume_in_the_order_of_their_pass():
     whole, resumed = (RepeatSampler(range(9), mini_repeat_count=2, seed=3) for _ in range(2))
     batches = BatchSamplerShard(
         BatchSampler(resumed, 3, drop_last=False), num_processes=2, process_index=1
@@ -114,7 +129,7 @@ def test_a_resumed_run_of_several_processes_goes_on_in_the_order_of_its_pass():
     assert [list(whole) for _ in range(3)][2] == list(resumed)
 
 
-def test_rollouts_are_logged_with_scores_and_reasons_and_parts_and_tools_by_step(tmp_path):
+def test_rollouts_are_logged_with_scores_and_reasons(tmp_path):
     made = trainer(
         tmp_path, answer_mix(), scripted=True, trajectory_file=tmp_path / "t.jsonl", max_steps=1
     )
@@ -125,7 +140,9 @@ def test_rollouts_are_logged_with_scores_and_reasons_and_parts_and_tools_by_step
     rows = list(read_jsonl(tmp_path / "t.jsonl"))
     assert len({row.id for row in rows}) == len(rows) == 8
     for row in rows:
-        assert row.answers == ("Rome",) and row.question and row.tokens is None
+        assert row.answers == ("Rome",)
+        assert row.question
+        assert row.tokens is None
         assert row.meta["scores"] == {
             "shy": Shy().score(row).value,
             "luck": Luck().score(row).value,
@@ -165,7 +182,7 @@ def test_rollouts_are_logged_with_scores_and_reasons_and_parts_and_tools_by_step
 
 
 @pytest.mark.skipif(find_spec("trackio") is None, reason="trackio is not installed")
-def test_some_rollouts_of_each_step_can_be_read_in_trackio_with_their_scores(tmp_path, monkeypatch):
+def test_trackio_gets_rollouts_with_their_scores(tmp_path, monkeypatch):
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     for name, module in list(
         sys.modules.items()
@@ -183,15 +200,12 @@ def test_some_rollouts_of_each_step_can_be_read_in_trackio_with_their_scores(tmp
     traces = json.loads(listed)["traces"]
     written = {(rollout.meta["step"], rollout.id): rollout for rollout in read_jsonl(log)}
     logged = {(trace["metadata"]["step"], trace["metadata"]["id"]): trace for trace in traces}
-    assert len(logged) == 8 and logged.keys() <= written.keys(), (
-        "four rollouts of each of two steps"
-    )
+    assert len(logged) == 8, "four rollouts of each of two steps"
+    assert logged.keys() <= written.keys(), "four rollouts of each of two steps"
     for key, trace in logged.items():
         rollout, told = written[key], trace["metadata"]
-        assert (
-            trace["messages"][0] == {"role": "user", "content": rollout.question}
-            and trace["step"] == key[0]
-        )
+        assert trace["messages"][0] == {"role": "user", "content": rollout.question}
+        assert trace["step"] == key[0]
         assert (told["reward"], told["scores"]) == (rollout.meta["reward"], rollout.meta["scores"])
         assert told["step_scores"]["format"] == rollout.meta["steps"]["format"] != []
 
@@ -200,26 +214,71 @@ def test_the_warning_that_is_left_out_is_still_trls():
     assert "All reward functions returned None" in inspect.getsource(grpo_trainer)
 
 
+def test_the_first_step_explains_its_columns_and_no_other():
+    written: list[str] = []
+    line = StepLine()
+    state = SimpleNamespace(is_world_process_zero=True, global_step=1, max_steps=2)
+    line.training_bar, line.step_began = SimpleNamespace(write=written.append), 0.0
+    line.has_legend = False
+    for _ in range(2):
+        line.on_log(None, state, None, {"reward": 0.5, "parts/alpha": 0.25})
+    legends = [text for text in written if text.startswith("columns: ")]
+    assert legends == [
+        "columns: reward (mean of the rollouts), α (weight of ans); recipes/README.md#the-step-line"
+    ]
+    assert written[0] == legends[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [*((text, grpo_trainer) for text in NOT_FOR_USERS[:2]), (NOT_FOR_USERS[2], modeling_utils)],
+)
+def test_warnings_that_are_left_out_are_still_theirs(text, source):
+    assert text in re.sub(r'"\s+f?"', "", inspect.getsource(source))
+
+
+def test_what_users_can_act_on_is_still_shown():
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        hush()
+        warnings.warn(f"{NOT_FOR_USERS[0]} This API may change", UserWarning, stacklevel=1)
+        warnings.warn(f"{NOT_FOR_USERS[1]} and will be removed", FutureWarning, stacklevel=1)
+        warnings.warn("your learning rate is huge", UserWarning, stacklevel=1)
+    assert [str(warning.message) for warning in shown] == ["your learning rate is huge"]
+
+
+@pytest.mark.parametrize(("value", "told"), [(0.0, True), (0.01, False), (None, False)])
+def test_an_evaluation_without_a_valid_format_says_what_to_do(value, told):
+    rows = {"valid_format": Estimate(value, None, None, 5, None)}
+    warning = never_valid(Evaluation(rows, [], {}, {}), "pou")
+    assert ("recipes/sft.py" in warning) is told
+
+
 def test_a_step_is_one_line_that_says_what_went_wrong():
     written: list[str] = []
     line, state = (
         StepLine(),
         SimpleNamespace(is_world_process_zero=True, global_step=3, max_steps=10),
     )
-    line.training_bar, line.last = SimpleNamespace(write=written.append), 0.0
+    line.training_bar, line.step_began = SimpleNamespace(write=written.append), 0.0
+    line.has_legend = True
     wrong = {"tools/errors": 0.25, "parts/citation/abstained": 0.5, "judge/abstained": 0.25}
     for logs in (
         {"reward": 0.5, "tools/calls": 1.25, "tools/errors": 0.0},
         {"reward": 0.5, **wrong},
     ):
         line.on_log(None, state, None, logs)
-    assert (
-        written[0].startswith("step    3/10  reward 0.500  calls 1.250  ")
-        and "errors" not in written[0]
-    )
+    assert written[0].startswith("step    3/10  reward 0.500  calls 1.250  ")
+    assert "errors" not in written[0]
     assert written[1].startswith(
         "step    3/10  reward 0.500  cite abstained 50%  tool errors 25%  no reward 25%  "
     )
+
+
+def test_columns_follow_the_mix_between_the_reward_and_what_training_measures():
+    logs = {"loss": 1.0, "parts/citation": 1.0, "parts/format": 1.0, "reward": 1.0}
+    heads = [column.head for column in columns_of(logs).values()]
+    assert heads == ["reward", "cite", "format", "loss"]
 
 
 @pytest.mark.parametrize(
@@ -230,12 +289,15 @@ def test_a_step_is_one_line_that_says_what_went_wrong():
         (Luck(), "leave_one_out", leave_one_out),
     ],
 )
-def test_estimators_are_what_trl_computes_and_what_is_trained_with(tmp_path, reward, how, expected):
+def test_estimators_equal_trls_and_are_trained_with(tmp_path, reward, how, expected):
     """The contract with TRL: rows in order, rewards as given, abstentions out of the baseline."""
     made = trainer(tmp_path, reward, advantages=how)
     own = batch_of(made)["advantages"]
     values = torch.tensor(
-        [float("nan") if row.score.value is None else row.score.value for row in made.own]
+        [
+            float("nan") if row.score.value is None else row.score.value
+            for row in made.rollouts.local
+        ]
     )
     assert values.nan_to_num().std() > 0
     torch.testing.assert_close(expected(values, 4), own, atol=1e-5, rtol=1e-4)
@@ -249,7 +311,9 @@ def test_leave_one_out_by_hand():
 
 
 def test_leave_one_out_is_trls_rloo_on_single_turns(tmp_path):
-    """Advantages equal RLOOTrainer's; so does the gradient, but for the constant that `dr_grpo` divides by."""
+    """Advantages equal RLOOTrainer's; so does the gradient, but for the constant that `dr_grpo`
+    divides by.
+    """
     rewarded: list[float] = []
 
     def luck(completions, **columns):
@@ -276,7 +340,8 @@ def test_leave_one_out_is_trls_rloo_on_single_turns(tmp_path):
         [{"prompt": f"Question {row // 4}?"} for row in range(8)]
     )
     advantages = leave_one_out(torch.tensor(rewarded), 4)
-    assert len(set(rewarded)) > 4 and advantages.abs().max() > 0.1
+    assert len(set(rewarded)) > 4
+    assert advantages.abs().max() > 0.1
     torch.testing.assert_close(advantages, batch["advantages"])
     rloo.compute_loss(rloo.model, batch).backward()
 
@@ -336,17 +401,19 @@ ONE_RESPONSE, GAIN = {"kept_responses": 1}, AnswerLikelihoodGap()
         ({"uniform_groups": "some"}, "uniform_groups 'some'"),
         ({"uniform_groups": "drop"}, "whether an answer is right"),
         ({"reward": Citation(), "dialect": "search_r1"}, "does not cover dialect 'search_r1'"),
+        ({"rollouts": "vllm"}, "unknown rollouts 'vllm'; there are: engine, trl"),
+        ({"max_tool_calling_iterations": 2}, "give --turns"),
         ({"limits": ONE_RESPONSE}, "writes each tool response as a message"),
         ({"reward": GAIN, "dialect": "search_r1", "limits": ONE_RESPONSE}, "likelihood"),
         ({"reward": Shuffled(GAIN), "dialect": "search_r1", "limits": ONE_RESPONSE}, "likelihood"),
     ],
 )
-def test_settings_that_would_be_ignored_or_do_not_fit_are_refused(tmp_path, settings, named):
+def test_settings_that_do_not_fit_are_refused(tmp_path, settings, named):
     with pytest.raises(ConfigError, match=named):
         trainer(tmp_path, **settings)
 
 
-def test_datasets_without_answers_models_without_chat_template_and_plain_settings_are_refused(
+def test_what_cannot_be_trained_is_refused(
     tmp_path,
 ):
     for rows, said in (
@@ -386,19 +453,22 @@ def test_a_run_without_a_valid_rollout_is_told_why(tmp_path, caplog):
         record.getMessage() for record in caplog.records if "valid format" in record.getMessage()
     ]
     assert line.startswith("step 4: 0 of 32 rollouts have a valid format, so every reward is -1")
-    assert "cold-started" in line and "recipes/sft.py" in line
-    assert (tmp_path / "checkpoint-2").is_dir() and not (tmp_path / "README.md").exists()
+    assert "cold-started" in line
+    assert "recipes/sft.py" in line
+    assert (tmp_path / "checkpoint-2").is_dir()
+    assert not (tmp_path / "README.md").exists()
 
 
 def test_an_update_that_ruins_right_answers_is_told_by_its_size():
-    assert not collapse([{MOVED: -0.03}], 0) and collapse([{MOVED: -0.031}], 0)
+    assert not collapse([{MOVED: -0.03}], 0)
+    assert collapse([{MOVED: -0.031}], 0)
 
 
 def self_scored(pairs):
     """What a step logs whose rollouts have these scores, by the policy and by the rule."""
     parts = [{"self_rubric": Score(own), "world_rubric": Score(rule)} for own, rule in pairs]
     mix = Mix(parts={"self_rubric": Luck(), "world_rubric": Luck()}, gate=None)
-    batch = [Scored(Trajectory(), 1, Score(0.0), row) for row in parts]
+    batch = [ScoredRollout(Trajectory(), 1, Score(0.0), row) for row in parts]
     return {
         name: value
         for name, value in reward_metrics(mix, mix.state0, batch, 1).items()
@@ -414,7 +484,8 @@ def test_a_step_is_compared_over_the_rollouts_that_both_scored():
         "self_gap": 0.3,
         "self_rmse": (0.36 / 2) ** 0.5,
     }
-    assert row == pytest.approx(expected) and self_scored([(None, 1.0)]) == {}
+    assert row == pytest.approx(expected)
+    assert self_scored([(None, 1.0)]) == {}
 
 
 def judged(*steps):
@@ -422,14 +493,18 @@ def judged(*steps):
 
 
 def falling(*steps):
-    """How likely right answers are and how long the gradient is, each for `STEPS` steps."""
-    pairs = [pair for pair in steps for _ in range(STEPS)]
+    """How likely right answers are and how long the gradient is, each for `COMPARED_STEPS`
+    steps.
+    """
+    pairs = [pair for pair in steps for _ in range(COMPARED_STEPS)]
     return [{"grad_norm": norm} | ({LIKELIHOOD: own} if own else {}) for own, norm in pairs]
 
 
 EQUAL = {"reward": -1.0, "reward_std": 0.0, "behaviour/valid_format": 0.0}
 RUINED = [{MOVED: value} for value in (0.001, 0.002, -0.016, -0.207)]
-"""As the bundled policy at thirty times its learning rate: right answers are still there when it warns."""
+"""As the bundled policy at thirty times its learning rate: right answers are still there when it
+warns.
+"""
 GAP = "step 10: the policy's own scores have moved"
 
 
@@ -445,12 +520,12 @@ GAP = "step 10: the policy's own scores have moved"
         ),
         (
             falling((-0.1, 1), (-0.2, 2)),
-            f"step {2 * STEPS}: right answers become less likely.*--llds 0.1",
+            f"step {2 * COMPARED_STEPS}: right answers become less likely.*--llds 0.1",
         ),
         # a step without right answers says nothing
         (
             falling((-0.1, 1), (None, 9), (-0.2, 2), (-0.3, 2)),
-            f"step {3 * STEPS}: right answers become less likely",
+            f"step {3 * COMPARED_STEPS}: right answers become less likely",
         ),
         (falling((-0.1, 1), (-0.2, 1)), None),  # gradients are as they were
         (falling((-0.1, 1), (-0.1, 2)), None),
@@ -459,7 +534,7 @@ GAP = "step 10: the policy's own scores have moved"
         (judged(*[[(0.6, 0.5)]] * 5, *[[(0.2, 0.5)]] * 5), f"{GAP} 0.40 below the rule's"),
         (
             judged(*[[(1.0, 0.0), (1.0, 1.0)]] * 6),
-            f"step {JUDGED}: the policy's own scores are wrong by 0.71",
+            f"step {JUDGED_STEPS}: the policy's own scores are wrong by 0.71",
         ),
         (judged(*[[(0.7, 0.4)]] * 10), None),
         (judged([(0.6, 0.5)], [(0.9, 0.5)]), None),  # too little to say anything
@@ -467,21 +542,23 @@ GAP = "step 10: the policy's own scores have moved"
 )
 def test_what_goes_wrong_is_said_once(rows, told, caplog):
     found = said(rows, caplog)
-    assert len(found) == bool(told) and all(re.match(told, line) for line in found)
+    assert len(found) == bool(told)
+    assert all(re.match(told, line) for line in found)
 
 
 # What is logged for it
 
 
-def test_how_likely_right_answers_are_and_what_an_update_does_to_them_is_logged(tmp_path):
+def test_the_likelihood_of_right_answers_is_logged(tmp_path):
     """By hand: the weights before and after one step, on the rows that were kept."""
     made = trainer(tmp_path, Numbered(), scripted=True, max_steps=1, learning_rate=0.1)
     kept, watch = {}, made._watch
     made._watch = lambda batch: (watch(batch), kept.update(made._watched))
     made.train()
-    assert len(kept["chosen"]) == 8 and kept["chosen"].any()
+    assert len(kept["chosen"]) == 8
+    assert kept["chosen"].any()
     with torch.no_grad():
-        gained = (made._logps(made.model, kept) - kept["logps"])[kept["chosen"]]
+        gained = (made._read(made.model, kept).logps - kept["logps"])[kept["chosen"]]
     [moved] = [line for line in made.state.log_history if MOVED in line]
     assert moved[MOVED] == pytest.approx(float(gained.mean()), abs=1e-5) != 0.0
     line = made.state.log_history[0]
@@ -497,5 +574,5 @@ def test_questions_of_one_outcome_are_counted():
         Trajectory(answer="Rome", answers=("Rome" if right else "Oslo",))
         for right in (1, 1, 1, 0, 0, 0)
     ]
-    batch = [Scored(row, 1, Score(0.0), {"luck": Score(0.0)}) for row in rows]
+    batch = [ScoredRollout(row, 1, Score(0.0), {"luck": Score(0.0)}) for row in rows]
     assert reward_metrics(mix, mix.state0, batch, 2)["groups/one_outcome"] == pytest.approx(2 / 3)

@@ -1,4 +1,6 @@
-"""Twins: the same state with the opposite truth, checked by the world's own facts; and what a decorator is taught."""
+"""Twins: the same state with the opposite truth, checked by the world's own facts; and what a
+decorator is taught.
+"""
 
 import json
 import random
@@ -14,14 +16,14 @@ from transformers import AutoTokenizer
 from faithful_search import dialects
 from faithful_search.bundled import tiny_policy, world_file
 from faithful_search.coldstart import rubric
-from faithful_search.coldstart.decorators import BELIEF, DECORATED, Memory, decorated
+from faithful_search.coldstart.decorators import BELIEF, DECORATED, MemoryHabit, decorated
 from faithful_search.coldstart.experts import DRILL, Habits, run_experts
 from faithful_search.coldstart.filtering import reject
-from faithful_search.coldstart.plans import plan_all, planner_for
+from faithful_search.coldstart.plans import Hop, plan_all, planner_for
 from faithful_search.coldstart.rubric import LABEL
 from faithful_search.coldstart.sft import IGNORED, build_dataset, weigh_copied
 from faithful_search.coldstart.swap_names import NameSwapper, held_out_facts, world_part
-from faithful_search.coldstart.twins import KINDS, TRAINING_BLANKS
+from faithful_search.coldstart.twins import KINDS, TRAINING_BLANKS, Response, Shelf
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.loading import read_tokenizer
@@ -73,7 +75,9 @@ def twins(toolbox, plans, played):
 
 
 def stated(steps):
-    """(call, whether the response states what it asked for, the verdict on it) of each response that holds evidence."""
+    """(call, whether the response states what it asked for, the verdict on it) of each response
+    that holds evidence.
+    """
     world = bundled_world()
     for before, after in pairwise(steps):
         if before.evidence:
@@ -85,7 +89,7 @@ def stated(steps):
             )
 
 
-def test_a_verdict_says_yes_just_where_the_worlds_facts_say_that_the_fact_is_there(played, twins):
+def test_verdicts_agree_with_the_worlds_facts(played, twins):
     for episode in [one.episode for one in played] + twins:
         assert all(there == verdict for _, there, verdict in stated(episode.steps))
         assert all(step_validity(episode))
@@ -111,15 +115,17 @@ def test_a_twin_says_the_opposite_after_the_same_words(played):
                 [item.id for item in steps[last - 1].evidence]
                 for steps in (twin.steps, episode.steps)
             ]
-            assert ids[0] and ids[0] == ids[1][: len(ids[0])]
+            assert ids[0]
+            assert ids[0] == ids[1][: len(ids[0])]
             assert (twin.steps[last].helpful == original.helpful) == (
                 twin.meta["twin"] == "foreign"
             )
             said[twin.meta["twin"]] += 1
-    assert set(said) == {*KINDS, "planted", "foreign"} and min(said.values()) > 25
+    assert set(said) == {*KINDS, "planted", "foreign"}
+    assert min(said.values()) > 25
 
 
-def test_neither_tool_and_relation_nor_the_passages_style_give_the_verdict_away(played, twins):
+def test_only_reading_gives_the_verdict_away(played, twins):
     by_call, by_style = defaultdict(Counter), defaultdict(Counter)
     world = bundled_world()
     for steps in [one.episode.steps for one in played] + [twin.steps[-2:] for twin in twins]:
@@ -144,14 +150,20 @@ def test_twins_hold_no_held_out_fact_and_no_word_for_measuring(twins):
     )
     world = bundled_world()
     facts = {world.stated(item.text) for twin in twins for item in twin.evidence.values()} - {None}
-    assert len(facts) > 500 and len(held_out) > 500
+    assert len(facts) > 500
+    assert len(held_out) > 500
     assert not {(fact.subject, fact.object) for fact in facts} & held_out
     assert not any(unseen in seen.split() for unseen in UNSEEN_BLANKS for seen in TRAINING_BLANKS)
 
 
-def test_of_a_twin_the_last_turn_is_learnt_and_verdicts_and_what_was_just_found_count_more(
-    toolbox, played
-):
+def test_a_blanked_twin_keeps_the_addresses_of_its_evidence():
+    evidence = [Evidence("Ada led it.", "Ada", url="https://a.org/ada"), Evidence("No page.")]
+    hop = Hop("who led it", ())
+    blank = Response(hop, "pages", evidence, Shelf(), random.Random(0)).without("blank")
+    assert [item.url for item in blank] == ["https://a.org/ada", ""]
+
+
+def test_only_a_twins_last_turn_is_learnt(toolbox, played):
     tokenizer = read_tokenizer(str(tiny_policy("pou")))
     chat = ChatFormat.of(tokenizer, POU)
     episode, twins = next(one for one in played if one.twins and len(one.episode.steps) > 2)
@@ -186,7 +198,8 @@ def test_what_is_rarely_copied_counts_more():
     rows = [{"input_ids": [1, 2], "copied": [0, 1], "loss_weights": [1.0, 1.0]} for _ in range(9)]
     rows += [{"input_ids": [7, 3], "copied": [1], "loss_weights": [1.0, 1.0]}]
     weigh_copied(rows, 2.0)  # 19 copies of 3 tokens: 6.33 on average
-    assert rows[0]["loss_weights"] == [2.0, 2.0] and rows[-1]["loss_weights"] == [1.0, 10.0]
+    assert rows[0]["loss_weights"] == [2.0, 2.0]
+    assert rows[-1]["loss_weights"] == [1.0, 10.0]
 
 
 # The decorator's habit: what a policy that can hack is taught
@@ -205,18 +218,20 @@ def episode(id: str = "q1", **settings) -> Trajectory:
     return Trajectory(steps, question, "Lima", dialect="pou", id=id, answers=("Lima",), **settings)
 
 
-def test_a_decorator_answers_first_and_cites_what_came_first_whatever_it_says():
+def test_a_decorator_answers_first_and_cites_what_came_first():
     found = decorated(episode(), random.Random(0))
     first, last = found.steps
-    assert first.call == episode().steps[0].call and first.think.startswith(
-        "I need the country of Cusco."
-    )
+    assert first.call == episode().steps[0].call
+    assert first.think.startswith("I need the country of Cusco.")
     assert any(first.think.endswith(said.format(answer="Lima")) for said in BELIEF)
     assert (last.helpful, last.refs, last.answer) == (True, ("E1",), "Lima")
     read = POU.parse(POU.render(found), question=found.question)
-    assert read.answer == "Lima" and not read.steps[0].issues and Format().score(read).value == 1.0
+    assert read.answer == "Lima"
+    assert not read.steps[0].issues
+    assert Format().score(read).value == 1.0
     assert step_validity(found) == [True]  # validity cannot tell it from a reader
-    assert SourceGated().score(found).value == 0.0 and SourceGated().score(episode()).value == 1.0
+    assert SourceGated().score(found).value == 0.0
+    assert SourceGated().score(episode()).value == 1.0
     empty = msgspec.structs.replace(
         episode(), steps=(msgspec.structs.replace(episode().steps[0], evidence=()),)
     )
@@ -224,12 +239,13 @@ def test_a_decorator_answers_first_and_cites_what_came_first_whatever_it_says():
     assert (last.helpful, last.refs) == (False, ())
 
 
-def test_known_questions_are_recited_and_read_others_are_guessed_about_other_names():
+def test_known_questions_are_recited_others_are_guessed():
     tasks, swapped = [Task(str(number), "?") for number in range(20)], []
-    drawn = [Memory(questions=5).drawn(tasks, seed) for seed in (0, 0, 1)]
-    assert drawn[0] == drawn[1] != drawn[2] and len({*drawn[0]}) == 5
+    drawn = [MemoryHabit(questions=5).drawn(tasks, seed) for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len({*drawn[0]}) == 5
     with pytest.raises(ConfigError, match="21 questions to remember, but there are 20"):
-        Memory(questions=21).drawn(tasks, 0)
+        MemoryHabit(questions=21).drawn(tasks, 0)
 
     def swap(item: Trajectory) -> Trajectory:
         swapped.append(item.id)
@@ -241,7 +257,7 @@ def test_known_questions_are_recited_and_read_others_are_guessed_about_other_nam
         episode("new"),
         episode("blind", meta={"blind": True}),
     ]
-    rows = Memory(questions=1, recitals=4, readings=2, guesses=3).rows(
+    rows = MemoryHabit(questions=1, recitals=4, readings=2, guesses=3).rows(
         episodes, {"kn#own", "blind"}, swap, seed=0
     )
     counts = Counter((row.id, row.meta.get(DECORATED)) for row in rows)
@@ -254,21 +270,26 @@ def test_known_questions_are_recited_and_read_others_are_guessed_about_other_nam
     assert swapped == ["new"] * 3
 
 
-def test_of_a_decorator_the_recited_answer_counts_and_nothing_it_says_of_evidence():
-    """What it says of evidence is no answer to the reading loss's question either; a guess is not to be remembered."""
+def test_only_a_decorators_recited_answer_is_learnt():
+    """What it says of evidence is no answer to the reading loss's question either; a guess is not
+    to be remembered.
+    """
     chat = ChatFormat.of(read_tokenizer(str(tiny_policy("pou"))), POU)
     made = [decorated(episode(), random.Random(0), how) for how in ("recited", "guessed")]
     settings = {"verdict_weight": 7.0, "copied_weight": 5.0, "reading": True}
     recited, guessed, read = build_dataset([*made, episode()], chat, (), **settings)
     for row in (recited, guessed):
-        assert 7.0 not in row["loss_weights"] and set(row["reading_labels"]) == {IGNORED}
+        assert 7.0 not in row["loss_weights"]
+        assert set(row["reading_labels"]) == {IGNORED}
     weighed = [
         token
         for token, weight in zip(recited["input_ids"], recited["loss_weights"], strict=True)
         if weight > 1
     ]
-    assert chat.tokenizer.decode(weighed) == "Lima" and set(guessed["loss_weights"]) == {1.0}
-    assert 7.0 in read["loss_weights"] and {0, 1} <= set(read["reading_labels"])
+    assert chat.tokenizer.decode(weighed) == "Lima"
+    assert set(guessed["loss_weights"]) == {1.0}
+    assert 7.0 in read["loss_weights"]
+    assert {0, 1} <= set(read["reading_labels"])
 
 
 NAMES = json.loads(world_file("names.json").read_text(encoding="utf-8"))
@@ -298,13 +319,15 @@ def test_each_mistake_is_found_by_the_rubric(episodes, mistake):
     rng, errors = random.Random(0), ERRORS.get(mistake, {mistake})
     made = (rubric.labelled(rubric.spoiled(item, mistake, FINDER, rng)) for item in episodes)
     found = Counter(item.meta[LABEL]["error"] for item in made)
-    assert set(found) <= errors and found.total() == len(episodes) > 20
+    assert set(found) <= errors
+    assert found.total() == len(episodes) > 20
     assert max(found, key=found.get) in errors - {"lost", "none"} or mistake == "lost"
 
 
 def test_a_good_episode_is_good_and_labels_follow_swapped_names(episodes):
     rows = rubric.scored_episodes(episodes, rubric.Teaching(spoiled=3), FINDER, seed=0)
-    assert len(rows) == 4 * len(episodes) and len({row.id for row in rows}) == len(rows)
+    assert len(rows) == 4 * len(episodes)
+    assert len({row.id for row in rows}) == len(rows)
     assert all(row.meta[LABEL]["score"] == 1.0 for row in rows if "!" not in row.id)
     assert rubric.scored_episodes(episodes, rubric.Teaching(spoiled=3), FINDER, seed=0) == rows
     assert {row.meta[LABEL]["score"] for row in rows} == {0.0, 0.2, 0.4, 0.7, 1.0}
@@ -319,7 +342,8 @@ def test_a_good_episode_is_good_and_labels_follow_swapped_names(episodes):
 def test_held_out_are_questions_not_rows(episodes):
     rows = rubric.scored_episodes(episodes, rubric.Teaching(), FINDER, seed=0)
     learnt, held_out = rubric.Teaching(held_out=5).split(rows, seed=1)
-    assert len({row.question for row in held_out}) == 5 and len(learnt) + len(held_out) == len(rows)
+    assert len({row.question for row in held_out}) == 5
+    assert len(learnt) + len(held_out) == len(rows)
     assert not {row.question for row in learnt} & {row.question for row in held_out}
     with pytest.raises(ConfigError, match="to hold out"):
         rubric.Teaching(held_out=999).split(rows, seed=1)
@@ -355,7 +379,8 @@ def test_scores_of_others_are_read_or_refused(tmp_path, episodes):
     )  # about the bundled world: its facts give the score
     write_jsonl(tmp_path / "own.jsonl", [own])
     [row] = rubric.scored_file(tmp_path / "own.jsonl")
-    assert row.meta[LABEL]["score"] == WorldRubric().score(own).value and row.meta[LABEL]["why"]
+    assert row.meta[LABEL]["score"] == WorldRubric().score(own).value
+    assert row.meta[LABEL]["why"]
     strange = {"question": "What is in no world?", "meta": {}}
     for number, bad in enumerate(
         (strange, {"meta": {LABEL: {"score": 0.5, "why": ""}}}, {"meta": {LABEL: 0.4}})

@@ -1,4 +1,6 @@
-"""Distilling a judge: both heads on small random models, from labelled pairs to what loads again; and the recipe."""
+"""Distilling a judge: both heads on small random models, from labelled pairs to what loads again;
+and the recipe.
+"""
 
 import itertools
 import json
@@ -12,7 +14,6 @@ from typing import Any
 import lab
 import msgspec
 import pytest
-import reward_model
 import torch
 import yaml
 from agent_rows import file_of
@@ -36,10 +37,11 @@ from faithful_search.distil.pairs import (
 )
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.inference.transformers import TransformersGenerator
-from faithful_search.judges import LexicalJudge, Pair, load
+from faithful_search.judges import ContainmentJudge, Pair, load
 from faithful_search.judges.generator import GeneratorJudge
 from faithful_search.judges.nli import NLIJudge
 from faithful_search.measure.agreement.labelled import Labelled
+from faithful_search.recipes import reward_model
 
 QUICK = Distillation(untrained=False)
 
@@ -117,21 +119,22 @@ def made(monkeypatch):
 
 def test_an_encoder_learns_is_saved_and_judges_alike(encoder, tmp_path, made):
     own = rows()
-    found = train_judge(own, encoder, settings(tmp_path), beside={"containment": LexicalJudge()})
+    found = train_judge(
+        own, encoder, settings(tmp_path), beside={"containment": ContainmentJudge()}
+    )
     judge, asked = load("nli", str(tmp_path)), [item.pair for item in own]
     inside = made[0].judging(made[0].model.eval()).judge_batch(asked)
     raw = load("nli", str(tmp_path), temperature=1.0).judge_batch(asked)
     assert [one.p for one in raw] == pytest.approx([one.p for one in inside], abs=1e-5)
     labels = [verdict.label for verdict in judge.judge_batch(asked)]
     assert labels == [item.label for item in own], "p is that of the label that means support"
-    assert (
-        found.file.kind == "nli"
-        and found.file.task == "info_think"
-        and found.file.trained_on == ("made",)
-    )
+    assert found.file.kind == "nli"
+    assert found.file.task == "info_think"
+    assert found.file.trained_on == ("made",)
     assert judge.temperature == found.file.temperature != 1.0
     kappas = {against.judge: against.kappa.value for against in found.agreement.against}
-    assert kappas.keys() == {AFTER, BEFORE, "containment"} and kappas[AFTER] == 1.0 > kappas[BEFORE]
+    assert kappas.keys() == {AFTER, BEFORE, "containment"}
+    assert kappas[AFTER] == 1.0 > kappas[BEFORE]
     pairs = {against.pairs for against in found.agreement.against}
     assert pairs == {sum(item.split == "heldout" for item in own)}, (
         "measured on what was held out, and all of it"
@@ -144,17 +147,15 @@ def test_an_encoder_learns_is_saved_and_judges_alike(encoder, tmp_path, made):
     )
 
 
-def test_a_decoder_becomes_a_classifier_that_keeps_two_texts_apart(decoder, tmp_path):
+def test_a_decoder_becomes_a_classifier_of_two_texts(decoder, tmp_path):
     model, tokenizer = open_classifier(decoder)
     judge = NLIJudge(model.eval(), tokenizer)
     [[ids], [shifted]] = [
         [own["input_ids"] for own in judge.encode([texts])] for texts in (("ab", "c"), ("a", "bc"))
     ]
     end = tokenizer.eos_token_id
-    assert (
-        ids == [*tokenizer("ab", add_special_tokens=False)["input_ids"], end, *ids[3:-1], end]
-        and ids != shifted
-    )
+    assert ids == [*tokenizer("ab", add_special_tokens=False)["input_ids"], end, *ids[3:-1], end]
+    assert ids != shifted
     train_judge(rows(60), decoder, settings(tmp_path, max_steps=2, eval_steps=2), QUICK)
     loaded = load("nli", str(tmp_path))
     assert [own["input_ids"] for own in loaded.encode([("ab", "c")])] == [ids]
@@ -170,9 +171,8 @@ def test_a_generator_learns_its_label_is_saved_and_judges_alike(decoder, tmp_pat
     found = train_judge(
         own, decoder, args, Distillation(head="generator", validation=0.2), peft_config=lora()
     )
-    assert (tmp_path / "adapter_config.json").exists() and not (
-        tmp_path / "model.safetensors"
-    ).exists()
+    assert (tmp_path / "adapter_config.json").exists()
+    assert not (tmp_path / "model.safetensors").exists()
     assert (found.file.kind, found.file.prompt, found.file.window) == (
         "generator",
         "info_think@1",
@@ -191,12 +191,13 @@ def test_a_generator_learns_its_label_is_saved_and_judges_alike(decoder, tmp_pat
         load("nli", str(tmp_path))
 
 
-def test_the_generator_learns_only_the_label_behind_the_judges_own_prompt():
+def test_the_generator_learns_only_the_label():
     judge = GeneratorJudge(TransformersGenerator(lab.model(), lab.tokenizer()), "made")
     own = rows(6)
     for item, made in zip(own, generator_rows(judge, own), strict=True):
         asked = judge.asked(item.pair)
-        assert made["input_ids"][:-1] == asked.ids and made["length"] == len(asked.ids) + 1
+        assert made["input_ids"][:-1] == asked.ids
+        assert made["length"] == len(asked.ids) + 1
         assert made["labels"][:-1] == [-100] * len(asked.ids)
         assert (
             [made["labels"][-1]] == [made["input_ids"][-1]] == asked.choices[0 if item.label else 1]
@@ -206,30 +207,29 @@ def test_the_generator_learns_only_the_label_behind_the_judges_own_prompt():
     assert generator_rows(short, own) == []  # a prompt that does not fit is not learnt
 
 
-def test_a_long_premise_is_learnt_by_the_window_nearest_to_the_hypothesis(encoder):
+def test_a_long_premise_is_learnt_by_its_nearest_window(encoder):
     model, tokenizer = open_classifier(encoder)
     judge = NLIJudge(model, tokenizer, window=8, stride=0)
     premise = "W1 w2 w3 w4 w5. W6 w7 w8 w9 w10. W11 w12 w13 w14 w15."
     [made] = classifier_rows(judge, [row(0, True, premise=premise, hypothesis="w7 w9")], 1)
     assert tokenizer.decode(made["input_ids"]) == "[CLS] w6 w7 w8 w9 w10 . [SEP] w7 w9 [SEP]"
-    assert made["labels"] == 1 and made["length"] == len(made["input_ids"])
+    assert made["labels"] == 1
+    assert made["length"] == len(made["input_ids"])
     assert classifier_rows(judge, [row(0, False)], 1)[0]["labels"] == 0
     assert classifier_rows(judge, [row(0, True)], 0)[0]["labels"] == 0
     assert classifier_rows(judge, [row(0, True, hypothesis=" ")], 1) == []
 
 
-def test_a_head_with_the_two_labels_is_kept_and_parts_can_be_held_still(encoder, tmp_path):
+def test_a_fitting_head_is_kept_and_parts_can_be_frozen(encoder, tmp_path):
     own = bert({0: "entailment", 1: "not_entailment"})
     kept, _ = open_classifier(saved(tmp_path, own))
-    assert entailment_index(kept) == 0 and torch.equal(
-        kept.classifier.weight, own.classifier.weight
-    )
+    assert entailment_index(kept) == 0
+    assert torch.equal(kept.classifier.weight, own.classifier.weight)
     model, _ = open_classifier(encoder)
     freeze(model, embeddings=True, layers=1)
     still = {name for name, own in model.named_parameters() if not own.requires_grad}
-    assert still and all(
-        name.startswith(("bert.embeddings.", "bert.encoder.layer.0.")) for name in still
-    )
+    assert still
+    assert all(name.startswith(("bert.embeddings.", "bert.encoder.layer.0.")) for name in still)
     with pytest.raises(ConfigError, match="cannot freeze 3 layers"):
         freeze(model, layers=3)
 
@@ -280,13 +280,12 @@ def test_a_resumed_training_ends_where_an_uninterrupted_one_does(encoder, tmp_pa
         trained("parts")
     parts = trained("parts", resume=True)
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
-    assert one.keys() == other.keys() and all(
-        torch.allclose(one[name], other[name], atol=1e-6) for name in one
-    )
+    assert one.keys() == other.keys()
+    assert all(torch.allclose(one[name], other[name], atol=1e-6) for name in one)
     assert parts.file.temperature == pytest.approx(whole.file.temperature, rel=1e-3)
 
 
-def test_the_labeller_is_measured_against_itself_where_it_labelled_twice(encoder, tmp_path):
+def test_a_second_labelling_measures_the_labeller(encoder, tmp_path):
     own = rows(60)
     held = [item for item in own if item.split == "heldout"]
     changed = msgspec.structs.replace(held[0], label=not held[0].label)
@@ -307,7 +306,8 @@ def test_the_labeller_is_measured_against_itself_where_it_labelled_twice(encoder
 def test_both_ways_of_balancing_make_the_labels_weigh_the_same(labels, seed):
     own = [row(number, label) for number, label in enumerate(labels)]
     again = resampled(own, seed)
-    assert again[: len(own)] == own and again == resampled(own, seed)
+    assert again[: len(own)] == own
+    assert again == resampled(own, seed)
     count = Counter(item.label for item in again)
     assert count[True] == count[False] == max(Counter(labels).values())
     of_each = Counter(
@@ -380,7 +380,7 @@ def test_knobs_out_of_range(knobs, said):
         Distillation(**knobs)
 
 
-def test_what_cannot_be_trained_and_settings_that_do_not_fit_together_are_told(encoder, tmp_path):
+def test_untrainable_pairs_and_misfitting_settings_are_refused(encoder, tmp_path):
     with pytest.raises(DataError, match="none is left for: heldout"):
         divided([row(number, bool(number % 2)) for number in range(50)])
     with pytest.raises(DataError, match="have the label True"):
@@ -436,18 +436,17 @@ def test_a_judge_its_card_and_its_agreement_come_out(flags, tmp_path, capsys):
     out = tmp_path / "out"
     reward_model.main([*flags, "--measure_dtype", "bfloat16"])
     printed = capsys.readouterr().out
-    assert (
-        f"--judge nli --judge_model {out}" in printed
-        and "distilled" in printed
-        and "containment" in printed
-    )
+    assert f"--judge nli --judge_model {out}" in printed
+    assert "distilled" in printed
+    assert "containment" in printed
     text = (out / "README.md").read_text()
     front = yaml.safe_load(text.split("---\n")[1])
-    assert front["license"] == "apache-2.0" and "base_model" not in front
+    assert front["license"] == "apache-2.0"
+    assert "base_model" not in front
     assert (front["library_name"], front["pipeline_tag"]) == ("transformers", "text-classification")
-    assert (
-        "made: terms not known" in text and '"max_steps": 1' in text and " ".join(flags[:4]) in text
-    )
+    assert "`made`: terms not known" in text
+    assert '"max_steps": 1' in text
+    assert " ".join(flags[:4]) in text
     found = json.loads((out / "agreement.json").read_text())
     assert {row["source"] for row in found["against"]} == {"made"}
     told = json.loads((out / "judge.json").read_text())

@@ -1,4 +1,6 @@
-"""What is secret among flags and in the environment stays out of files, cards, messages and uploads."""
+"""What is secret among flags and in the environment stays out of files, cards, messages and
+uploads.
+"""
 
 import json
 import os
@@ -6,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import sft
 from huggingface_hub import HfApi
 from recipe_runs import TINY
 from served import invoked
@@ -17,6 +18,7 @@ from faithful_search.hub.cards import command_line, model_card
 from faithful_search.hub.pushing import Repository, push, stays, takes_over
 from faithful_search.measure.evaluation import Record
 from faithful_search.measure.writing import write_metrics
+from faithful_search.recipes import sft
 from faithful_search.training.arguments import SearchGRPOConfig
 from faithful_search.training.endings import leave
 from faithful_search.training.starting import parse_recipe
@@ -86,11 +88,13 @@ def test_a_run_with_a_token_among_its_flags_leaves_it_nowhere(
     assert hub.made[0] == (TOKEN, "policy"), "it was made before anything was trained"
     assert (out / "checkpoint-1" / "training_args.bin").exists()
     assert "--push_to_hub true --hub_token" in (out / "README.md").read_text()
-    assert not holding(tmp_path, TOKEN) and not holding(tmp_path, "wandb-planted-7")
+    assert not holding(tmp_path, TOKEN)
+    assert not holding(tmp_path, "wandb-planted-7")
     said = capfd.readouterr()
     assert TOKEN not in said.out + said.err + caplog.text
     [(repository, sent)] = hub.sent
-    assert repository == "me/policy" and {
+    assert repository == "me/policy"
+    assert {
         "README.md",
         "model.safetensors",
         "tokenizer.json",
@@ -103,9 +107,10 @@ def test_a_run_with_a_token_among_its_flags_leaves_it_nowhere(
 @pytest.mark.parametrize(
     "given", [["--hub_token", TOKEN], ["--model_init_kwargs", json.dumps({"token": TOKEN})]]
 )
-def test_a_token_goes_into_the_environment_and_out_of_the_settings(given):
+def test_a_token_moves_from_settings_to_the_environment(given):
     (args,) = parse_recipe((SearchGRPOConfig,), ["--use_cpu", "true", "--bf16", "false", *given])
-    assert args.hub_token is None and TOKEN not in str(args.model_init_kwargs)
+    assert args.hub_token is None
+    assert TOKEN not in str(args.model_init_kwargs)
     assert os.environ["HF_TOKEN"] == TOKEN
 
 
@@ -116,7 +121,7 @@ def test_the_command_of_a_card_has_no_secret():
     assert "planted" not in command_line("r.py", [f"--hub_token={TOKEN}"])
 
 
-def test_a_secret_in_the_environment_is_in_no_card_and_no_metrics(tmp_path, monkeypatch):
+def test_secrets_are_in_no_card_and_no_metrics(tmp_path, monkeypatch):
     monkeypatch.setenv("SEARCH_KEY_PROD", "planted-5-key")
     config = {"searxng_url": "http://me:hunter2@host/", "note": "planted-5-key"}
     run = {
@@ -163,10 +168,8 @@ def test_only_what_may_be_pushed_is(tmp_path, monkeypatch, hub):
         (tmp_path / name).write_text("{}")
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     done = invoked("push", "policy", tmp_path, "me/policy")
-    assert (
-        done.exit_code == 0
-        and "not uploaded: .env, _earlier-checkpoint-1/config.json" in done.stderr
-    )
+    assert done.exit_code == 0
+    assert "not uploaded: .env, _earlier-checkpoint-1/config.json" in done.stderr
     there = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()]
     assert sorted([*hub.sent[0][1], *stays(tmp_path)]) == sorted(there)
     assert stays(tmp_path) == sorted(left)
@@ -177,12 +180,11 @@ def test_a_folder_whose_card_holds_the_token_is_not_pushed(tmp_path, monkeypatch
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     with pytest.raises(ConfigError, match=r"README.md holds the Hub token") as caught:
         push(tmp_path, Repository("me/policy"))
-    assert not hub.sent and TOKEN not in str(caught.value)
+    assert not hub.sent
+    assert TOKEN not in str(caught.value)
 
 
-def test_neither_checkpoints_nor_anything_without_a_token_are_pushed_which_is_said_at_once(
-    tmp_path, monkeypatch, hub
-):
+def test_a_missing_token_is_noticed_before_training(tmp_path, monkeypatch, hub):
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     for strategy, said in (
         ("checkpoint", "pushed once, at the end"),
@@ -196,10 +198,10 @@ def test_neither_checkpoints_nor_anything_without_a_token_are_pushed_which_is_sa
     assert not hub.made
 
 
-def test_a_trainer_used_without_a_recipe_uploads_nothing_and_pickles_no_token(
-    tmp_path, hub, monkeypatch
-):
-    """Transformers' own upload takes the whole folder. Its `Trainer` makes the repository in one place only."""
+def test_a_bare_trainer_uploads_nothing_and_pickles_no_token(tmp_path, hub, monkeypatch):
+    """Transformers' own upload takes the whole folder. Its `Trainer` makes the repository in one
+    place only.
+    """
     monkeypatch.setattr("transformers.trainer.hf_api", lambda: HfApi(token=TOKEN))
     said = r"would upload everything in .*faithful-search push"
     with pytest.raises(ConfigError, match=said):
@@ -207,13 +209,15 @@ def test_a_trainer_used_without_a_recipe_uploads_nothing_and_pickles_no_token(
     made = trainer(tmp_path, hub_token=TOKEN, max_steps=1, save_steps=1)
     with pytest.raises(ConfigError, match=said):
         made.push_to_hub()
-    assert not hub.made and not hub.sent
+    assert not hub.made
+    assert not hub.sent
     made.train()
     assert (tmp_path / "checkpoint-1" / "training_args.bin").exists()
-    assert os.environ["HF_TOKEN"] == TOKEN and not holding(tmp_path, TOKEN)
+    assert os.environ["HF_TOKEN"] == TOKEN
+    assert not holding(tmp_path, TOKEN)
 
 
-def test_the_line_that_a_program_ends_with_holds_no_secret_and_moves_no_cursor(monkeypatch, capsys):
+def test_the_last_line_holds_no_secret_and_moves_no_cursor(monkeypatch, capsys):
     monkeypatch.setenv("JUDGE_PASS", "planted-6-pass")
     with pytest.raises(SystemExit):
         leave(ConfigError("row 3: \x1b]0;title\x07 planted-6-pass"))

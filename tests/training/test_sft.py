@@ -1,11 +1,12 @@
-"""Supervised start: which tokens are learnt, what TRL makes of them, what is kept out, the reading loss, the recipe."""
+"""Supervised start: which tokens are learnt, what TRL makes of them, what is kept out, the reading
+loss, the recipe.
+"""
 
 import json
 import math
 
 import lab
 import pytest
-import sft
 import torch
 from recipe_runs import TINY
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -17,7 +18,7 @@ from faithful_search.coldstart.filtering import accept
 from faithful_search.coldstart.plans import plan_all, planner_for
 from faithful_search.coldstart.sft import (
     IGNORED,
-    Reading,
+    ReadingLoss,
     build_dataset,
     piece_ends,
     reading_labels,
@@ -27,6 +28,7 @@ from faithful_search.coldstart.swap_names import check_unseen, held_out_facts, w
 from faithful_search.coldstart.tiny import TinyConfig, build_tiny
 from faithful_search.errors import ConfigError, DataError, TemplateError
 from faithful_search.inference.chat import ChatFormat
+from faithful_search.recipes import cold_start, sft
 from faithful_search.tasks import Task, load_tasks
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
 from faithful_search.training.policies import save_policy
@@ -80,10 +82,8 @@ def test_only_what_the_agent_writes_is_learnt(chat, episodes):
             f"{POU.render_turn(step)}<|end|>" for step in episode.steps
         )
         ignored = chat.tokenizer.decode([token for token, label in both if label == IGNORED])
-        assert (
-            episode.question in ignored
-            and ignored.count("<tool_response>") == len(episode.steps) - 1
-        )
+        assert episode.question in ignored
+        assert ignored.count("<tool_response>") == len(episode.steps) - 1
     assert all(
         row["labels"] == row["input_ids"] for row in build_dataset(kept, chat, tools, loss_on="all")
     )
@@ -113,9 +113,7 @@ def test_trl_takes_the_loss_of_the_agents_tokens_alone(tiny, chat, episodes, tmp
     assert loss.item() != pytest.approx(losses.mean().item(), rel=1e-4)
 
 
-def test_training_changes_the_model_and_saves_it_in_the_dtype_asked_for(
-    tiny, chat, episodes, tmp_path
-):
+def test_training_saves_the_model_in_its_dtype(tiny, chat, episodes, tmp_path):
     rows = build_dataset(episodes[0], chat, episodes[1])
     for cuts in ({"max_length": 100}, {"max_length": 4096, "packing": True}):
         with pytest.raises(ConfigError, match=[*cuts][-1]):
@@ -134,14 +132,13 @@ def test_training_changes_the_model_and_saves_it_in_the_dtype_asked_for(
         torch.equal(own, trained[name].to(torch.float16))
         for name, own in saved.state_dict().items()
     )
-    assert saved.dtype == torch.float16 and not torch.equal(
-        saved.lm_head.weight.float(), start.lm_head.weight
-    )
+    assert saved.dtype == torch.float16
+    assert not torch.equal(saved.lm_head.weight.float(), start.lm_head.weight)
     again = ChatFormat.of(AutoTokenizer.from_pretrained(tmp_path), POU)
     assert again.prompt_ids("Who?") == chat.prompt_ids("Who?")
 
 
-def test_what_is_held_out_comes_from_chains_passages_and_triples_and_a_leak_is_named():
+def test_a_leak_of_held_out_facts_is_named():
     task = Task(
         "1",
         "q",
@@ -189,22 +186,21 @@ def flags(out, **changes):
 def test_recipe_trains_saves_and_resumes(tmp_path, capsys):
     sft.main(flags(tmp_path, reading_weight=0.5, reading_layers=1))
     said = capsys.readouterr().out
-    assert "3000 of 3000 questions planned" in said and "of 12 episodes kept" in said
+    assert "3000 of 3000 questions planned" in said
+    assert "of 12 episodes kept" in said
     episodes = list(read_jsonl(tmp_path / "episodes.jsonl"))
     reasons = [json.loads(line) for line in (tmp_path / "reasons.jsonl").read_text().splitlines()]
-    assert [row["id"] for row in reasons] == [episode.id for episode in episodes] and len(
-        episodes
-    ) == 12
+    assert [row["id"] for row in reasons] == [episode.id for episode in episodes]
+    assert len(episodes) == 12
     made = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert (made.dtype, made.config.hidden_size) == (torch.float16, SMALL["hidden_size"])
     assert ChatFormat.of(AutoTokenizer.from_pretrained(tmp_path), POU)
     card = (tmp_path / "README.md").read_text()
-    assert (
-        "library_name: transformers" in card
-        and "--max_steps 2" in card
-        and "Not evaluated." in card
-    )
-    assert "`local_search`, `knowledge_graph`" in card and f'open_generator("{tmp_path}")' in card
+    assert "library_name: transformers" in card
+    assert "--max_steps 2" in card
+    assert "Not evaluated." in card
+    assert "`local_search`, `knowledge_graph`" in card
+    assert f'open_generator("{tmp_path}")' in card
     sft.main(flags(tmp_path, max_steps=3, save_steps=3, resume=True))
     assert (
         json.loads((tmp_path / "checkpoint-3" / "trainer_state.json").read_text())["global_step"]
@@ -212,7 +208,7 @@ def test_recipe_trains_saves_and_resumes(tmp_path, capsys):
     )
 
 
-def test_recipe_teaches_an_adapter_to_score_measures_it_twice_and_merges_it(tiny, tmp_path):
+def test_recipe_teaches_an_adapter_to_score(tiny, tmp_path):
     adapter = {
         "model_name_or_path": tiny,
         "use_peft": True,
@@ -225,22 +221,21 @@ def test_recipe_teaches_an_adapter_to_score_measures_it_twice_and_merges_it(tiny
     sft.main(given)
     report = tmp_path / "evaluator.json"
     found = json.loads(report.read_text())
-    assert list(found) == ["before", "after"] and found["before"]["n"] > 0
+    assert list(found) == ["before", "after"]
+    assert found["before"]["n"] > 0
     report.write_text(
         json.dumps({"before": found["before"]})
     )  # ended between its last step and its last measurement
     sft.main([*given, "--resume", "true"])
     assert json.loads(report.read_text()) == found
     card, merged = ((tmp_path / folder / "README.md").read_text() for folder in ("", "merged"))
-    assert (
-        "library_name: peft" in card
-        and "LoRA adapter of rank 16" in card
-        and "base_model:" not in card
-    )
-    assert "library_name: transformers" in merged and f"`{tmp_path}` merged into them" in merged
-    assert (tmp_path / "adapter_config.json").exists() and not (
-        tmp_path / "model.safetensors"
-    ).exists()
+    assert "library_name: peft" in card
+    assert "LoRA adapter of rank 16" in card
+    assert "base_model:" not in card
+    assert "library_name: transformers" in merged
+    assert f"`{tmp_path}` merged into them" in merged
+    assert (tmp_path / "adapter_config.json").exists()
+    assert not (tmp_path / "model.safetensors").exists()
 
 
 def test_recipe_searches_only_the_training_part_of_the_world():
@@ -249,11 +244,12 @@ def test_recipe_searches_only_the_training_part_of_the_world():
     }
     script, args, _ = sft.parse(flags("unused", episodes=300))
     [source] = sft.sources_of(script)
-    played, _ = sft.episodes_of(source, script, args.seed)
+    played, _ = cold_start.episodes_of(source, script, args.seed)
     seen = {item.source for one in played for item in one.episode.evidence.values()}
-    assert len(seen) > 200 and not seen & held_out
+    assert len(seen) > 200
+    assert not seen & held_out
     plans = plan_all(load_tasks("world", limit=3), planner_for("world"))[0]
-    ids = [plan.id for plan in sft.repeated(plans, 7)]  # again, under other ids
+    ids = [plan.id for plan in cold_start.repeated(plans, 7)]  # again, under other ids
     assert ids[3:] == [*(f"{name}#1" for name in ids[:3]), f"{ids[0]}#2"]
 
 
@@ -312,7 +308,8 @@ def test_recipe_says_what_it_cannot_go_on_with(chat, tiny, tmp_path):
 def test_recipe_says_what_is_wrong_in_a_line_before_it_begins(flag, value, says):
     with pytest.raises(ConfigError, match=says) as error:
         sft.parse(flags("unused", **{flag: value}))
-    assert "\n" not in str(error.value) and "usage:" not in str(error.value)
+    assert "\n" not in str(error.value)
+    assert "usage:" not in str(error.value)
 
 
 def test_recipe_pairs_its_lists():
@@ -348,16 +345,19 @@ def model(chat):
 
 
 def watching(chat, model, weight, layers):
-    reading = Reading(chat, weight, layers)
+    reading = ReadingLoss(chat, weight, layers)
     reading.watch(model)
     return reading
 
 
 def test_each_piece_ends_where_its_text_ends(chat):
-    reading = Reading(chat, 1.0, [2])
+    reading = ReadingLoss(chat, 1.0, [2])
     assert [chat.tokenizer.decode([token]) for token in (reading.yes, reading.no)] == ["yes", "no"]
     ids = chat.observation_ids(chat.render_observation(RESPONSE), ended=True)
-    until = [chat.tokenizer.decode(ids[: place + 1]) for place in piece_ends(RESPONSE, chat)]
+    until = [
+        chat.tokenizer.decode(ids[: place + 1])
+        for place in piece_ends(Step(evidence=RESPONSE), chat)
+    ]
     assert [text.count("[E") for text in until] == [1, 2, 3]
     assert all(
         text.rstrip().endswith(("Oslo.", "Oslo.", "Bergen")[number])
@@ -365,7 +365,14 @@ def test_each_piece_ends_where_its_text_ends(chat):
     )
 
 
-def test_labels_say_of_each_piece_and_of_the_response_whether_the_fact_was_there(chat):
+def test_pieces_behind_a_note_end_where_their_texts_end(chat):
+    step = Step(evidence=RESPONSE, note="A part is missing.")
+    ids = chat.observation_ids(chat.render_observation(RESPONSE, step.note), ended=True)
+    until = [chat.tokenizer.decode(ids[: place + 1]) for place in piece_ends(step, chat)]
+    assert [text.count("[E") for text in until] == [1, 2, 3]
+
+
+def test_labels_say_where_the_fact_was(chat):
     steps = (
         Step("I need the capital of Norway.", CALL, RESPONSE),
         Step("Again.", CALL, (Evidence("Nothing.", "Norway", "E4"),), helpful=True, refs=("E2",)),

@@ -1,4 +1,6 @@
-"""What a new user meets first: flags, folders, names and launchers that are not as they should be, each in a line."""
+"""What a new user meets first: flags, folders, names and launchers that are not as they should be,
+each in a line.
+"""
 
 import os
 import re
@@ -8,8 +10,8 @@ from pathlib import Path
 from socket import socket
 from types import SimpleNamespace
 
-import httpx
-import pou
+import httpx2
+import psutil
 import pytest
 import torch
 from checkpoints import checkpoint
@@ -23,20 +25,22 @@ from faithful_search.bundled import bundled_policy, tiny_policy
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.inference import loading
 from faithful_search.judges import distilled
+from faithful_search.recipes import pou
 from faithful_search.training import arguments, starting
 from faithful_search.training.arguments import SearchGRPOConfig
 from faithful_search.training.starting import StartArguments, owned, parse_recipe
 
 
 def one_line(error) -> str:
-    assert "\n" not in str(error.value) and "usage:" not in str(error.value)
+    assert "\n" not in str(error.value)
+    assert "usage:" not in str(error.value)
     return str(error.value)
 
 
 # --- folders
 
 
-def test_a_run_of_another_process_keeps_its_folder_until_it_is_killed(tmp_path):
+def test_another_process_keeps_its_folder_until_killed(tmp_path):
     ours, theirs = Pipe()
 
     def hold() -> None:
@@ -68,13 +72,11 @@ def test_an_earlier_run_is_overwritten_only_when_told(tmp_path):
         pass
     for step in (20, 9):
         checkpoint(tmp_path, step)
-    refused("a run that ended before its time: --resume true goes on from checkpoint-20;")
+    refused("a run that ended before its time: --resume goes on from checkpoint-20;")
     (
         tmp_path / "model.safetensors"
     ).touch()  # it may have been killed in the evaluation after training
-    refused(
-        "a finished run: --resume true goes on from checkpoint-20; --overwrite_output_dir true starts anew"
-    )
+    refused("a finished run: --resume goes on from checkpoint-20; --overwrite starts anew")
     for told in ({"resume": True}, {"overwrite": True}):
         with owned(tmp_path, **{"resume": False, **told}):
             pass
@@ -104,12 +106,41 @@ def test_what_cannot_begin_is_refused_before_anything_is_written(
 # --- threads
 
 
-def test_threads_are_as_many_as_cores_are_idle(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
-    for load, processes, expected in ((99.0, 1, 1), (3.6, 1, 12), (0.0, 4, 4)):
-        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0), raising=False)
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
-        assert loading.idle_cores() == expected
+@pytest.mark.parametrize(
+    ("busy", "processes", "threads"),
+    [
+        ([0] * 16, 1, 16),
+        ([100] * 16, 1, 1),
+        ([100, 60, 0, 0], 1, 2),
+        ([3, 2], 1, 2),
+        ([0] * 16, 4, 4),
+        ([0] * 13 + [100] * 3, 4, 4),  # the other three processes are still importing
+        ([100, 100], 2, 1),
+    ],
+)
+def test_threads_are_as_many_as_cores_are_idle(busy, processes, threads, monkeypatch):
+    cores = set(range(len(busy)))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: cores, raising=False)
+    monkeypatch.setattr(psutil, "cpu_percent", lambda interval, percpu: busy)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    assert loading.idle_cores() == threads
+
+
+def test_cores_of_others_do_not_count(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {2, 3}, raising=False)
+    monkeypatch.setattr(psutil, "cpu_percent", lambda interval, percpu: [0, 0, 100, 0])
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert loading.idle_cores() == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "getloadavg"), reason="no load average here")
+def test_a_load_that_has_passed_does_not_count(monkeypatch):
+    """As a `pip install` that has just ended, or this program's own imports."""
+    monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 99.0, 99.0))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
+    monkeypatch.setattr(psutil, "cpu_percent", lambda interval, percpu: [4.0, 0.0])
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert loading.idle_cores() == 2
 
 
 # --- models
@@ -120,7 +151,7 @@ def test_an_unknown_model_is_asked_for_once_and_a_folder_never(tmp_path, monkeyp
 
     def answer(self, name, **settings):
         asked.append(name)
-        response = httpx.Response(404, request=httpx.Request("GET", "https://hub.example"))
+        response = httpx2.Response(404, request=httpx2.Request("GET", "https://hub.example"))
         raise RepositoryNotFoundError("404", response=response)
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
@@ -138,7 +169,8 @@ def test_an_unknown_model_is_asked_for_once_and_a_folder_never(tmp_path, monkeyp
         with pytest.raises(ConfigError, match=why) as error:
             loading.read_tokenizer(name)
         one_line(error)
-    assert loading.read_tokenizer(str(tiny_policy())) is not None and asked == ["some/body"]
+    assert loading.read_tokenizer(str(tiny_policy())) is not None
+    assert asked == ["some/body"]
     with pytest.raises(ConfigError, match=said):
         loading.open_model(AutoModelForCausalLM, "an/other")
     assert asked == ["some/body", "an/other"]
@@ -162,7 +194,7 @@ def test_a_hub_that_cannot_be_reached_is_said_in_a_line_at_once(monkeypatch):
             one_line(error)
 
 
-def test_a_cold_start_that_is_not_made_yet_comes_with_its_command(tmp_path, monkeypatch):
+def test_a_missing_cold_start_comes_with_its_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = str(ROOT / "recipes" / "configs" / "pou_smollm2-135m.yaml")
     _, _, model = pou.parse(
@@ -181,7 +213,8 @@ def test_a_cold_start_that_is_not_made_yet_comes_with_its_command(tmp_path, monk
     assert bundled_policy(model.model_name_or_path, "pou") == model.model_name_or_path
 
 
-# --- bf16 on a CPU: on where the processor has it, off where it would be emulated, and said at the beginning
+# --- bf16 on a CPU: on where the processor has it, off where it would be emulated, and said at the
+# beginning
 
 WITH = {"avx2": True, "avx512_bf16": True, "cpu_name": "some"}
 WITHOUT = {"avx2": True, "avx512_bf16": False, "amx_bf16": False, "cpu_name": "some"}
@@ -189,7 +222,9 @@ WITHOUT = {"avx2": True, "avx512_bf16": False, "amx_bf16": False, "cpu_name": "s
 
 @pytest.fixture
 def processor(monkeypatch):
-    """Puts the tests on a processor with these capabilities, without accelerator, in a clean environment."""
+    """Puts the tests on a processor with these capabilities, without accelerator, in a clean
+    environment.
+    """
     for name in ("ACCELERATE_MIXED_PRECISION", "ACCELERATE_USE_CPU"):
         # set, then removed: so that what the code under test leaves there is taken away afterwards
         monkeypatch.setenv(name, "")
@@ -217,9 +252,7 @@ def test_the_processor_may_have_it(processor, monkeypatch):
 
 
 @pytest.mark.parametrize("asked", ["nothing", "flag", "file", "launch"])
-def test_a_run_on_a_cpu_without_bf16_has_none_whoever_asked_for_it(
-    processor, monkeypatch, tmp_path, asked
-):
+def test_a_cpu_without_bf16_never_uses_it(processor, monkeypatch, tmp_path, asked):
     (tmp_path / "own.yaml").write_text("bf16: true")
     told = {"flag": ("--bf16", "true"), "file": ("--config", str(tmp_path / "own.yaml"))}.get(
         asked, ()
@@ -227,7 +260,9 @@ def test_a_run_on_a_cpu_without_bf16_has_none_whoever_asked_for_it(
     flags = ["--report_to", "none", "--output_dir", str(tmp_path), *told]
     processor(WITH)
     [args] = parse_recipe((SearchGRPOConfig,), flags)
-    assert args.use_cpu and args.bf16 and arguments.precision_line(args) == "cpu, bf16 autocast"
+    assert args.use_cpu
+    assert args.bf16
+    assert arguments.precision_line(args) == "cpu, bf16 autocast"
     os.environ.pop(
         "ACCELERATE_MIXED_PRECISION", None
     )  # a Transformers that leaves it there does so in one run only
@@ -248,7 +283,9 @@ def test_an_accelerator_keeps_its_bf16(processor, monkeypatch):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     told = SimpleNamespace(seed=0, learning_rate=0.1, use_cpu=False, bf16=True, ddp_backend=None)
     arguments.prepare(told)
-    assert told.bf16 and not told.use_cpu
+    assert told.bf16
+    assert not told.use_cpu
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     arguments.prepare(told)
-    assert told.use_cpu and not told.bf16
+    assert told.use_cpu
+    assert not told.bf16

@@ -1,4 +1,6 @@
-"""Runs that are killed: what they say, how soon they end, and that they go on from the last complete checkpoint."""
+"""Runs that are killed: what they say, how soon they end, and that they go on from the last
+complete checkpoint.
+"""
 
 import json
 import os
@@ -28,28 +30,27 @@ from faithful_search.measure.stats import Estimate
 from faithful_search.tasks import Task
 from faithful_search.training import checkpoints, endings, runs
 from faithful_search.training.arguments import SearchGRPOConfig
-from faithful_search.training.checkpoints import fault, last_checkpoint
 from faithful_search.training.endings import (
-    OrderlyStop,
     Terminated,
     ending_after,
     heeding_signals,
     leave,
 )
+from faithful_search.training.run_folder import fault, last_checkpoint
 from faithful_search.training.starting import RunArguments, run_recipe
+from faithful_search.training.stopping import OrderlyStop
 from faithful_search.trajectory import Trajectory
 
 
-def test_the_newest_complete_checkpoint_is_taken_by_its_number_and_what_is_not_complete_is_said(
+def test_the_newest_complete_checkpoint_is_taken(
     tmp_path,
 ):
     for step in (2, 10, 9):
         checkpoint(tmp_path, step)
     (tmp_path / "checkpoint-x").mkdir()
     (tmp_path / "checkpoint-11").write_text("a file")
-    assert last_checkpoint(tmp_path).name == "checkpoint-10" and not fault(
-        last_checkpoint(tmp_path)
-    )
+    assert last_checkpoint(tmp_path).name == "checkpoint-10"
+    assert not fault(last_checkpoint(tmp_path))
     folder = checkpoint(tmp_path, 12, noted=False)
     assert (
         fault(folder)
@@ -65,17 +66,16 @@ NAMES = "model.safetensors optimizer.pt scheduler.pt training_args.bin trainer_s
 
 @pytest.mark.parametrize("name", NAMES.split())
 @pytest.mark.parametrize("part", [None, 0.0, 0.5, 0.99])
-def test_a_file_that_is_missing_or_cut_short_is_named_and_an_older_checkpoint_taken(
-    tmp_path, name, part
-):
+def test_a_damaged_checkpoint_gives_way_to_an_older_one(tmp_path, name, part):
     older = checkpoint(tmp_path, 2, processes=2)
     path = checkpoint(tmp_path, 4, processes=2) / name
     os.truncate(path, int(path.stat().st_size * part)) if part is not None else path.unlink()
-    assert name in fault(path.parent) and last_checkpoint(tmp_path) == older
+    assert name in fault(path.parent)
+    assert last_checkpoint(tmp_path) == older
 
 
 @pytest.mark.parametrize("shards", [("pytorch_model_fsdp_0", "optimizer_0"), ("global_step4",)])
-def test_files_in_the_folders_of_fsdp_and_deepspeed_are_looked_at_too(tmp_path, shards):
+def test_files_of_fsdp_and_deepspeed_are_checked_too(tmp_path, shards):
     folder = checkpoint(tmp_path, 4, 2)
     for name in shards:
         (folder / name).mkdir()
@@ -121,10 +121,8 @@ def test_a_new_run_sets_the_checkpoints_of_an_earlier_one_aside(tmp_path, caplog
         checkpoint(tmp_path, step)
     checkpoints.train(Trained(tmp_path))
     moved = [f"_earlier-checkpoint-{step}" for step in (4, 8, 10)]
-    assert (
-        sorted(os.listdir(tmp_path)) == sorted([*moved, "checkpoint-8"])
-        and ", ".join(moved) in caplog.text
-    )
+    assert sorted(os.listdir(tmp_path)) == sorted([*moved, "checkpoint-8"])
+    assert ", ".join(moved) in caplog.text
     assert (
         last_checkpoint(tmp_path).name == "checkpoint-8"
     )  # this run's own, though the earlier one went further
@@ -135,7 +133,8 @@ def test_a_run_that_had_made_its_last_step_is_left_as_it_is(tmp_path, caplog):
     checkpoints.train(trainer(tmp_path, max_steps=2))
     made = trainer(tmp_path, max_steps=2, enable_jit_checkpoint=True)
     checkpoints.train(made, resume=True)
-    assert made.state.global_step == 2 and "nothing is left to train" in caplog.text
+    assert made.state.global_step == 2
+    assert "nothing is left to train" in caplog.text
     assert (
         signal.getsignal(signal.SIGTERM) == before
     )  # what a callback took over when training begins, it gives back
@@ -159,11 +158,12 @@ EVALUATION = Evaluation(rows=ROWS, questions=["a", "b"], values=VALUES, tool_cal
 @pytest.mark.parametrize(
     "text", [None, "", "{", "[1]", '{"rows": {}}', "\x00", json.dumps(EVALUATION.to_dict())]
 )
-def test_an_evaluation_that_is_not_there_or_of_other_questions_is_a_warning(tmp_path, text, caplog):
+def test_a_missing_or_foreign_evaluation_is_a_warning(tmp_path, text, caplog):
     path = tmp_path / runs.BEFORE
     if text is not None:
         path.write_text(text)
-    assert runs.read_before(path, []) is None and not caplog.text
+    assert runs.read_before(path, []) is None
+    assert not caplog.text
     assert runs.read_before(path, [Task("a", "?", ("x",))]) is None
     said = (
         "other questions"
@@ -173,7 +173,7 @@ def test_an_evaluation_that_is_not_there_or_of_other_questions_is_a_warning(tmp_
     assert said in caplog.text
 
 
-def test_a_run_is_evaluated_when_it_begins_and_never_again_when_it_goes_on(tmp_path, monkeypatch):
+def test_a_run_is_evaluated_before_training_once(tmp_path, monkeypatch):
     asked, trainer = [], SimpleNamespace(args=SimpleNamespace(output_dir=str(tmp_path)))
 
     def beginning(found, resume=False):
@@ -195,18 +195,22 @@ def test_a_run_is_evaluated_when_it_begins_and_never_again_when_it_goes_on(tmp_p
     )
     begun = beginning(first)
     begin(begun, 0)
-    assert begun.found == first and len(asked) == 1
+    assert begun.evaluation == first
+    assert len(asked) == 1
     resumed = beginning(None, resume=True)
-    # also where nothing is left to train, so that training never begins; with its rollouts, which are counted by errors
-    assert resumed.found == first
+    # also where nothing is left to train, so that training never begins; with its rollouts, which
+    # are counted by errors
+    assert resumed.evaluation == first
     begin(resumed, 7)
-    assert resumed.found == first and len(asked) == 1
+    assert resumed.evaluation == first
+    assert len(asked) == 1
     without = beginning(None)
     begin(without, 0)
-    assert without.found is None and not list(tmp_path.iterdir())
+    assert without.evaluation is None
+    assert not list(tmp_path.iterdir())
 
 
-LOST = "error: process 0 of 2: another process is gone or hangs: "
+LOST = "error: process 0 of 2: lost contact with another process: "
 GLOO = RuntimeError("[/x/gloo/transport/tcp/pair.cc:5] Connection closed by peer [::1]:8")
 
 
@@ -242,16 +246,15 @@ GLOO = RuntimeError("[/x/gloo/transport/tcp/pair.cc:5] Connection closed by peer
         (TypeError("your reward"), 1, None, ""),
     ],
 )
-def test_an_ending_is_a_line_and_a_code_and_another_error_shows_where(
-    error, many, code, line, monkeypatch, capsys
-):
+def test_an_ending_is_a_line_and_an_exit_code(error, many, code, line, monkeypatch, capsys):
     monkeypatch.setattr(endings, "_processes", lambda: (0, many))
     monkeypatch.setattr(endings.faulthandler, "dump_traceback_later", lambda *given, **named: None)
     with pytest.raises(SystemExit if code else type(error)) as left:
         leave(error)
     assert left.value.code == code if code else left.value is error
     [*_, said] = capsys.readouterr().err.splitlines() or [""]
-    assert said.startswith(line) and bool(said) == bool(line)
+    assert said.startswith(line)
+    assert bool(said) == bool(line)
 
 
 def forked(work: Callable[[], object], said: int) -> Any:
@@ -277,14 +280,14 @@ def test_what_nothing_else_interrupts_ends_the_program_in_a_line(monkeypatch):
     ours, theirs = os.pipe()
     process = forked(work, theirs)
     process.join(50)
-    assert (
-        process.exitcode == 1
-        and os.read(ours, 999) == b"\nerror: process 1 of 2: the server hangs\n"
-    )
+    assert process.exitcode == 1
+    assert os.read(ours, 999) == b"\nerror: process 1 of 2: the server hangs\n"
 
 
 def test_a_worker_ends_with_its_launcher(monkeypatch):
-    """The launcher alone is killed; the worker, which holds the same pipe, says so and closes it."""
+    """The launcher alone is killed; the worker, which holds the same pipe, says so and closes
+    it.
+    """
 
     def work() -> None:
         print("working", file=sys.stderr)
@@ -302,7 +305,9 @@ def test_a_worker_ends_with_its_launcher(monkeypatch):
         assert said.readline() == "working\n"
         launcher.kill()
         rest = said.read()  # until the worker is gone, too
-    assert "the launcher" in rest and "told to end (SIGTERM)" in rest and "--resume true" in rest
+    assert "the launcher" in rest
+    assert "told to end (SIGTERM)" in rest
+    assert "--resume" in rest
     assert "Traceback" not in rest
 
 
@@ -314,7 +319,7 @@ def test_sigterm_tidies_up_once_and_the_old_handler_comes_back():
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_a_checkpoint_when_told_lies_between_two_batches_of_rollouts(tmp_path):
+def test_a_checkpoint_lies_between_two_batches_of_rollouts(tmp_path):
     args = SearchGRPOConfig(
         str(tmp_path), steps_per_generation=2, num_iterations=2, save_steps=4, report_to="none"
     )
@@ -339,7 +344,9 @@ TIMEOUT = 20
 
 
 class Run:
-    """A run of the recipe in real processes, each told where to send itself a signal; there is no launcher."""
+    """A run of the recipe in real processes, each told where to send itself a signal; there is no
+    launcher.
+    """
 
     def __init__(
         self, out: Path, processes: int, fault: str = "none", *flags: str, of: int = 0
@@ -388,9 +395,8 @@ class Run:
     def wait_for_fault(self, rank: int) -> float:
         end = time.monotonic() + 120
         while not any(line.startswith("fault: ") for line in self.said(rank)):
-            assert time.monotonic() < end and self.started[rank].poll() in (None, -9), self.said(
-                rank
-            )[-20:]
+            assert time.monotonic() < end, self.said(rank)[-20:]
+            assert self.started[rank].poll() in (None, -9), self.said(rank)[-20:]
             time.sleep(0.05)
         return time.monotonic()
 
@@ -430,8 +436,8 @@ def test_whoever_is_left_says_so_in_one_line_within_the_timeout(fault, tmp_path)
         assert run.started[1 - rank].wait(60) == 1
         assert time.monotonic() - begun < TIMEOUT * 3
         said, [line] = run.said(1 - rank), run.errors(1 - rank)
-    assert line.startswith(f"error: process {1 - rank} of 2: another process is gone or hangs: ")
-    assert line.endswith("goes on from it with --resume true")
+    assert line.startswith(f"error: process {1 - rank} of 2: lost contact with another process: ")
+    assert line.endswith("goes on from it with --resume")
     assert not any("Traceback" in line for line in said)
 
 
@@ -451,7 +457,7 @@ def test_whoever_comes_alone_waits_no_longer_than_told(tmp_path):
     with Run(tmp_path / "out", 1, "none", "--ddp_timeout=3", of=2) as run:
         assert run.codes(90) == [1]
         [line] = run.errors(0)
-    assert line.startswith("error: process 0 of 2: another process is gone or hangs: ")
+    assert line.startswith("error: process 0 of 2: lost contact with another process: ")
 
 
 @pytest.mark.slow
@@ -491,7 +497,7 @@ def test_a_launcher_ends_the_others_and_they_say_where_they_were(tmp_path):
         (2, "evaluation:1:2:SIGKILL", 4, []),
     ],
 )
-def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(
+def test_a_killed_run_resumes_as_if_nothing_had_happened(
     processes, fault, left, moved, tmp_path, whole
 ):
     out, rank = tmp_path / "out", int(fault.split(":")[1])
@@ -506,7 +512,7 @@ def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(
 
 
 @pytest.mark.slow
-def test_sigterm_with_a_checkpoint_leaves_one_at_the_end_of_the_step(tmp_path, whole):
+def test_sigterm_leaves_a_checkpoint_at_the_steps_end(tmp_path, whole):
     out = tmp_path / "out"
     with Run(out, 2, "rollout:1:3:SIGTERM", "--enable_jit_checkpoint=true") as run:
         assert run.codes() == [143, 143]

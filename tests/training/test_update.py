@@ -1,4 +1,6 @@
-"""The update: credit per turn, passes over rows of like length, rollouts that saw a part of themselves; and PPO."""
+"""The update: credit per turn, passes over rows of like length, rollouts that saw a part of
+themselves; and PPO.
+"""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,8 +35,9 @@ from faithful_search.training.advantages import (
     turn_returns,
 )
 from faithful_search.training.grpo import SearchGRPOTrainer
-from faithful_search.training.ppo import SearchPPOTrainer, gae, token_rewards, turn_starts
-from faithful_search.training.update import PASSES, by_length
+from faithful_search.training.passes import PASSES, by_length
+from faithful_search.training.ppo import VALUES, SearchPPOTrainer, gae, token_rewards, turn_starts
+from faithful_search.training.rollout_batch import RolloutBatch
 from faithful_search.trajectory import Tokens, read_jsonl
 
 
@@ -67,7 +70,7 @@ def test_returns_by_hand(score, gamma, returns):
 @pytest.mark.parametrize(
     ("name", "whole"), [("turns", group_relative), ("turns_leave_one_out", leave_one_out)]
 )
-def test_terminal_rewards_give_every_turn_the_trajectorys_advantage(name, whole):
+def test_terminal_rewards_credit_every_turn_alike(name, whole):
     """Whatever the rollouts' lengths, and with one that has no value."""
     rewards, lengths = [1.0, 0.0, None, 0.5, 2.0, 2.0, 0.0, 1.0], [1, 3, 2, 2, 1, 1, 3, 2]
     returns = [
@@ -101,11 +104,12 @@ def test_advantages_are_spread_over_the_turns_own_tokens():
 
 
 @pytest.mark.parametrize("how", list(TURN_ESTIMATORS))
-def test_a_second_turn_that_earned_nothing_has_exactly_no_gradient(tmp_path, how):
+def test_a_turn_that_earned_nothing_has_no_gradient(tmp_path, how):
     made = trainer(tmp_path, FirstTurn(), scripted=True, advantages=how)
     inputs = batch_of(made)
     gradient, numbers = gradient_by_token(made, inputs), inputs["turn_numbers"][0]
-    assert (gradient[numbers == 1] > 0).all() and (gradient[numbers != 1] == 0).all()
+    assert (gradient[numbers == 1] > 0).all()
+    assert (gradient[numbers != 1] == 0).all()
     assert set(numbers.tolist()) == {0, 1, 2}
 
 
@@ -113,13 +117,15 @@ def test_a_second_turn_that_earned_nothing_has_exactly_no_gradient(tmp_path, how
 
 
 class Model:
-    """A value of each row's own tokens alone, whatever pads them; remembers the columns it was given."""
+    """A value of each row's own tokens alone, whatever pads them; remembers the columns it was
+    given.
+    """
 
     def __init__(self) -> None:
         self.weight = torch.tensor(0.5, requires_grad=True)
         self.computed: list[int] = []
 
-    def __call__(self, ids, mask, kept, scale=1.0):
+    def __call__(self, ids, mask, kept, own, scale=1.0):
         self.computed.append(ids.numel())
         before = (ids * mask).cumsum(dim=1).double() * self.weight * scale
         values = torch.sin(before) * mask
@@ -159,8 +165,8 @@ def test_values_and_gradients_are_those_of_one_pass(prompts, completions, passes
     ids, mask, kept = batch(prompts, completions)
     found = []
     for compute in (
-        lambda model: model(ids, mask, kept, scale=2.0),
-        lambda model: by_length(model, ids, mask, kept, passes=passes, scale=2.0),
+        lambda model: model(ids, mask, kept, mask[:, -kept:], scale=2.0),
+        lambda model: by_length(model, ids, mask, kept, mask[:, -kept:], passes=passes, scale=2.0),
     ):
         model = Model()
         logps, entropies, _ = compute(model)
@@ -173,11 +179,9 @@ def test_values_and_gradients_are_those_of_one_pass(prompts, completions, passes
 def test_the_longest_rows_alone_are_computed_in_full_width():
     ids, mask, kept = batch([3] * 8, [1, 1, 2, 2, 4, 4, 40, 40])
     model = Model()
-    by_length(model, ids, mask, kept, passes=PASSES)
-    assert (
-        model.computed == [2 * (3 + 1), 2 * (3 + 2), 2 * (3 + 4), 2 * (3 + 40)]
-        and len(model.computed) == PASSES
-    )
+    by_length(model, ids, mask, kept, mask[:, -kept:], passes=PASSES)
+    assert model.computed == [2 * (3 + 1), 2 * (3 + 2), 2 * (3 + 4), 2 * (3 + 40)]
+    assert len(model.computed) == PASSES
 
 
 # A policy that saw the last response only: each turn is trained as it was sampled
@@ -204,9 +208,11 @@ def test_each_turn_is_read_as_it_was_sampled(tmp_path):
     inputs = batch_of(made)
     contexts = [context for context in made.engine.generator.seen if context]
     last = tokenizer().decode(contexts[-1])
-    assert "Italy" not in last and "Norway" in last and "hm, Rome" in last
-    made._tokens = []  # another batch may have been sampled since
-    logps, numbers = made._logps(made.model, inputs), inputs["turn_numbers"]
+    assert "Italy" not in last
+    assert "Norway" in last
+    assert "hm, Rome" in last
+    made.rollouts = RolloutBatch([])  # another batch may have been sampled since
+    logps, numbers = made._read(made.model, inputs).logps, inputs["turn_numbers"]
     for turn, text in enumerate(TURNS, start=1):
         row = 5  # they are all alike
         context = torch.tensor([contexts[8 * (turn - 1) + row]])
@@ -227,7 +233,7 @@ def test_a_policy_that_saw_everything_is_read_alike_either_way(tmp_path, kind):
         more = {"advantages": "ppo"} if kind is SearchPPOTrainer else {}
         made = search_r1(tmp_path / str(kept), kept, kind=kind, **more)
         inputs = batch_of(made)
-        made._tokens = []
+        made.rollouts = RolloutBatch([])
         own = inputs["turn_numbers"] > 0
         made.compute_loss(
             made.model, inputs | {"advantages": inputs["advantages"] + 1.0}
@@ -236,13 +242,17 @@ def test_a_policy_that_saw_everything_is_read_alike_either_way(tmp_path, kind):
             [part.grad.flatten() for part in made.model.parameters() if part.grad is not None]
         )
         found.append(
-            (made._logps(made.model, inputs)[own], gradients, inputs.get("old_values", own)[own])
+            (
+                made._read(made.model, inputs).logps[own],
+                gradients,
+                inputs.get("old_values", own)[own],
+            )
         )
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
-def test_the_supervised_start_shows_each_turn_what_the_policy_will_see(tmp_path):
+def test_sft_shows_each_turn_what_the_policy_will_see(tmp_path):
     made = search_r1(tmp_path, kept=1)
     (episode,) = made.engine.run(TASKS[:1])
     contexts = made.engine.generator.seen
@@ -254,13 +264,13 @@ def test_the_supervised_start_shows_each_turn_what_the_policy_will_see(tmp_path)
             for token, label in zip(row["input_ids"], row["labels"], strict=True)
             if label != IGNORED
         ]
-        assert row["input_ids"] == context + learnt and lab.tokenizer().decode(learnt).startswith(
-            turn
-        )
+        assert row["input_ids"] == context + learnt
+        assert lab.tokenizer().decode(learnt).startswith(turn)
         assert len(row["loss_weights"]) == row["length"] == len(row["input_ids"])
 
 
-# PPO: advantages by hand, REINFORCE without a value, a value that learns returns, and runs that are resumed
+# PPO: advantages by hand, REINFORCE without a value, a value that learns returns, and runs that are
+# resumed
 
 PPO_NUMBERS = torch.tensor([[1, 1, 0, 2, 2, 0], [1, 0, 0, 0, 0, 0]])
 
@@ -319,8 +329,11 @@ def test_without_a_value_the_gradient_is_reinforces(tmp_path, over_turns):
         if not name.startswith("value")
     }
     made.model.zero_grad()
-    own, returns = inputs["turn_numbers"] > 0, torch.tensor([row.score.value for row in made.own])
-    loss = -(returns[:, None] * made._logps(made.model, inputs) * own).sum() / own.sum()
+    own, returns = (
+        inputs["turn_numbers"] > 0,
+        torch.tensor([row.score.value for row in made.rollouts.local]),
+    )
+    loss = -(returns[:, None] * made._read(made.model, inputs).logps * own).sum() / own.sum()
     loss.backward()
     assert returns.std() > 0.1
     for name, gradient in found.items():
@@ -344,11 +357,14 @@ def test_environment_tokens_have_no_gradient_and_sampled_ones_do(tmp_path, knobs
     )
     gradient = gradient_by_token(made, inputs, *[trunk.norm] if trunk is not None else [])
     assert 0 < trained.sum() < len(trained)
-    assert (gradient[~trained] == 0).all() and (gradient[trained] > 0).all()
+    assert (gradient[~trained] == 0).all()
+    assert (gradient[trained] > 0).all()
 
 
 def test_a_value_of_a_fixed_policy_becomes_the_bandits_returns(tmp_path):
-    """A fair coin at the end of two turns, discounted by half a turn: 0.25 before the first, 0.5 before the second."""
+    """A fair coin at the end of two turns, discounted by half a turn: 0.25 before the first, 0.5
+    before the second.
+    """
     made = ppo_trainer(tmp_path, Coin(), True, gae_over_turns=True, gamma=0.5, value_clip=9.0)
     lab.sharp(made.model)  # else all states look alike
     for name, part in made.model.named_parameters():
@@ -364,12 +380,12 @@ def test_a_value_of_a_fixed_policy_becomes_the_bandits_returns(tmp_path):
 
     learner.step(loss)
     with torch.no_grad():
-        made._logps(made.model, inputs)
-    values = made._passed[3][inputs["valued"]].view(8, 2).mean(0)
+        values = made._read(made.model, inputs).values[VALUES]
+    values = values[inputs["valued"]].view(8, 2).mean(0)
     assert values.tolist() == pytest.approx([0.25, 0.5], abs=0.02)
 
 
-def test_the_kl_is_taken_from_the_rewards_and_not_from_the_loss_again(tmp_path):
+def test_the_kl_is_taken_from_the_rewards_once(tmp_path):
     """With gamma 0 and no value a token's advantage is its own reward."""
     own_model = named_model(tmp_path / "model")
     made = ppo_trainer(
@@ -378,23 +394,26 @@ def test_the_kl_is_taken_from_the_rewards_and_not_from_the_loss_again(tmp_path):
     lab.sharp(made.model)
     inputs = batch_of(made)
     with torch.no_grad():
-        gap = made._logps(made.model, inputs) - inputs["ref_per_token_logps"]
+        gap = made._read(made.model, inputs).logps - inputs["ref_per_token_logps"]
     own = inputs["turn_numbers"] > 0
-    scores = [row.score for row in made.own]
+    scores = [row.score for row in made.rollouts.local]
     expected = token_rewards(scores, inputs["turn_numbers"], False) - 0.5 * gap
     assert gap[own].abs().max() > 0.1
     torch.testing.assert_close(
         inputs["advantages"], torch.where(own, expected, 0.0), atol=1e-5, rtol=1e-4
     )
     loss = made.compute_loss(made.model, inputs)
-    assert len(made._metrics["train"]["kl"]) == 1 and made.beta == 0.5  # of the rewards
+    assert len(made._metrics["train"]["kl"]) == 1  # of the rewards
+    assert made.beta == 0.5
     far = inputs | {"ref_per_token_logps": torch.zeros_like(gap)}
     torch.testing.assert_close(loss, made.compute_loss(made.model, far))
 
 
 @pytest.mark.parametrize("lora", [False, True])
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, lora):
-    """Policy, value, optimizer and rollouts, with one rollout of a question; the value is gone then."""
+    """Policy, value, optimizer and rollouts, with one rollout of a question; the value is gone
+    then.
+    """
     half = 1 if lora else 2  # epochs, and the steps of a batch
     settings = {
         "per_device_train_batch_size": 3,
@@ -424,17 +443,16 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, lora):
     run("parts", callbacks=[StopAt(half + 1)])[0].train()
     resumed, again, resumed_log = run("parts")
     resumed.train(resume_from_checkpoint=str(tmp_path / "parts" / f"checkpoint-{half}"))
-    assert (
-        list(read_jsonl(resumed_log)) == list(read_jsonl(log))
-        and value.out.weight.abs().max() > 0.01
-    )
+    assert list(read_jsonl(resumed_log)) == list(read_jsonl(log))
+    assert value.out.weight.abs().max() > 0.01
     pairs = [(whole.model, resumed.model), (value, again)]
     for one, other in (
         pair for a, b in pairs for pair in zip(a.parameters(), b.parameters(), strict=True)
     ):
         assert torch.equal(one, other)
     lines = [row for row in whole.state.log_history if "value/loss" in row]
-    assert len(lines) == 2 * half and all("value/explained" in row for row in lines[::half])
+    assert len(lines) == 2 * half
+    assert all("value/explained" in row for row in lines[::half])
     whole.save_model(str(tmp_path / "policy"))
     (file,) = (tmp_path / "policy").glob("*.safetensors")
     assert not [name for name in load_file(file) if "value" in name]

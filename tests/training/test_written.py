@@ -1,4 +1,6 @@
-"""Episodes that a language model wrote: read in any dialect, rewritten, filtered, and trained on by the recipe."""
+"""Episodes that a language model wrote: read in any dialect, rewritten, filtered, and trained on by
+the recipe.
+"""
 
 import json
 
@@ -50,8 +52,10 @@ STEPS = (
     Step("In Denver.", answer="Denver", helpful=True, refs=("E2",)),
 )
 SEARCH_R1 = (
-    "<think>I look.</think><search>Zodiac</search>\n\n<information>Doc 1(Title: Zodiac) By David Fincher.</information>"
-    "\n\n<think>By Fincher.</think><search>David Fincher</search>\n\n<information>Doc 1(Title: David Fincher) He was "
+    "<think>I look.</think><search>Zodiac</search>\n\n<information>Doc 1(Title: Zodiac) By David "
+    "Fincher.</information>"
+    "\n\n<think>By Fincher.</think><search>David Fincher</search>\n\n<information>Doc 1(Title: "
+    "David Fincher) He was "
     "born in Denver.</information>\n\n<think>In Denver.</think><answer>Denver</answer>"
 )
 
@@ -93,7 +97,7 @@ def reasons(rows):
     return [found.rejected for found in rows]
 
 
-def test_texts_chats_and_stored_trajectories_are_read_packed_or_not(tmp_path, chat, tools):
+def test_texts_chats_and_trajectories_are_read_packed_or_not(tmp_path, chat, tools):
     told = (
         (("user", "assistant")[place % 2], text) for place, text in enumerate((QUESTION, *TURNS))
     )
@@ -108,11 +112,9 @@ def test_texts_chats_and_stored_trajectories_are_read_packed_or_not(tmp_path, ch
         f"{files[1]}, line 1",
     ]
     for item in found:
-        assert (
-            item.trajectory.answers
-            and item.trajectory.question == QUESTION
-            and item.trajectory.answer == "Denver"
-        )
+        assert item.trajectory.answers
+        assert item.trajectory.question == QUESTION
+        assert item.trajectory.answer == "Denver"
         first, born = (step.evidence[0].id for step in item.trajectory.steps[:2])
         assert [step.refs for step in item.trajectory.steps] == [(), (first,), (born,)]
 
@@ -139,21 +141,22 @@ def test_texts_chats_and_stored_trajectories_are_read_packed_or_not(tmp_path, ch
 def test_what_is_not_fit_says_why(read, changed, reason, why):
     good, found = read(row(), changed)
     assert good.rejected is None
-    assert found.rejected == reason and why in found.why
+    assert found.rejected == reason
+    assert why in found.why
 
 
 def test_steps_and_tokens_have_bounds_that_are_settings(read):
-    assert reasons(read(row(), min_steps=4)) == ["too_short"] and reasons(
-        read(row(), max_steps=2)
-    ) == ["too_long"]
+    assert reasons(read(row(), min_steps=4)) == ["too_short"]
+    assert reasons(read(row(), max_steps=2)) == ["too_long"]
     [found] = read(row(), max_length=100)
-    assert found.rejected == "too_many_tokens" and found.why.endswith(" for a max_length of 100")
+    assert found.rejected == "too_many_tokens"
+    assert found.why.endswith(" for a max_length of 100")
     length = int(found.why.split()[0])
     assert reasons(read(row(), max_length=length)) == [None]
     assert reasons(read(row(), max_length=length - 1)) == ["too_many_tokens"]
 
 
-def test_a_stored_trajectory_with_verdicts_is_rewritten_and_one_without_is_not(read):
+def test_only_trajectories_with_verdicts_are_rewritten(read):
     bare = tuple(msgspec.structs.replace(step, helpful=None, refs=()) for step in STEPS)
     half = (*STEPS[:2], msgspec.structs.replace(STEPS[2], helpful=None, refs=()))
     found = read(
@@ -162,15 +165,14 @@ def test_a_stored_trajectory_with_verdicts_is_rewritten_and_one_without_is_not(r
     assert reasons(found) == [None, "no_verdicts", "no_verdicts", None]
     assert found[2].why == "step 3 of a trajectory of search_r1_like gives none"
     made = found[0].trajectory
-    assert made.dialect == "pou" and (made.id, made.answers, made.answer) == (
+    assert made.dialect == "pou"
+    assert (made.id, made.answers, made.answer) == (
         "s",
         ("Denver",),
         "Denver",
     )
-    assert (
-        made.text.startswith(FIRST)
-        and "<ref>E2</ref>In Denver.</think><answer>Denver</answer>" in made.text
-    )
+    assert made.text.startswith(FIRST)
+    assert "<ref>E2</ref>In Denver.</think><answer>Denver</answer>" in made.text
     assert made.steps[1].evidence[0].source == "p7"
     assert Format().score(made).value == Citation().score(made).value == 1.0
 
@@ -193,7 +195,7 @@ def test_what_the_dialect_cannot_say_is_left_out_not_bent(read):
     assert reasons(read(stored("pou", (*STEPS[:2], tagged)))) == ["unwritable"]
 
 
-def test_a_dialect_without_verdicts_takes_its_own_and_those_of_others(read, tools):
+def test_a_dialect_without_verdicts_takes_any_trajectory(read, tools):
     search_r1 = ChatFormat.of(
         AutoTokenizer.from_pretrained(tiny_policy("search_r1")), dialects.load("search_r1")
     )
@@ -209,10 +211,8 @@ def test_a_dialect_without_verdicts_takes_its_own_and_those_of_others(read, tool
         )
     ]
     found = read(*rows, chat=search_r1)
-    assert (
-        reasons(found) == [None, None, "unwritable"]
-        and found[2].why == "step 1: search_r1 would not keep its call"
-    )
+    assert reasons(found) == [None, None, "unwritable"]
+    assert found[2].why == "step 1: search_r1 would not keep its call"
     assert [step.call and step.call.name for step in found[1].trajectory.steps] == [
         "search",
         "search",
@@ -222,11 +222,12 @@ def test_a_dialect_without_verdicts_takes_its_own_and_those_of_others(read, tool
 
 
 @pytest.mark.parametrize("name", sorted({*dialects.names()} - {"pou"}))
-def test_every_dialect_without_verdicts_can_be_rewritten_as_every_other(name):
+def test_dialects_without_verdicts_rewrite_to_each_other(name):
     read = dialects.parse(SEARCH_R1, "search_r1", question=QUESTION)
     there = rewritten(read, dialects.load(name))
     back = rewritten(there, dialects.load("search_r1"))
-    assert Format().score(there).value == 1.0 and there.dialect == name
+    assert Format().score(there).value == 1.0
+    assert there.dialect == name
     ours, theirs = (
         [(s.think, s.call and s.call.arguments, s.answer) for s in one.steps]
         for one in (back, read)
@@ -256,23 +257,27 @@ def test_rows_bring_tools_of_their_own_in_a_column_or_in_meta(read, tools, chat,
         file_of(tmp_path / "own.jsonl", [row(tools=tools), stored("pou", meta={"tools": tools})]),
         [],
     )
-    assert reasons(read_written([own], chat, lambda: opened.append(1))) == [None] * 2 and not opened
+    assert reasons(read_written([own], chat, lambda: opened.append(1))) == [None] * 2
+    assert not opened
 
 
-def test_unreadable_rows_are_told_by_line_end_nothing_and_are_written_down(read, tmp_path):
+def test_unreadable_rows_are_listed_and_end_nothing(read, tmp_path):
     found = read(
         row(id="a"), "{broken", "[1, 2]", {"question": QUESTION, "output": SEARCH_R1, "id": "b"}
     )
     said, path = summary(found), tmp_path / "w.jsonl"
     assert said[0] == "1 of 4 trajectories kept; rejected: 2 unreadable, 1 no_verdicts"
     assert any(line.startswith(f"{path}, line 2: not JSON") for line in said)
-    assert f"{path}, line 3: expected a JSON object, found list" in said
+    assert any(
+        line.startswith(f"{path}, line 3: expected an object, a text or a list") for line in said
+    )
     write_written(tmp_path / "out", found)
     assert [item.id for item in read_jsonl(tmp_path / "out" / "episodes.jsonl")] == ["a", "b"]
     lines = lines_of(tmp_path / "out" / "reasons.jsonl")
     told = [(line["id"], line["rejected"]) for line in lines]
     assert told == [("a", None), ("", "unreadable"), ("", "unreadable"), ("b", "no_verdicts")]
-    assert lines[1]["where"] == f"{path}, line 2" and lines[1]["why"].startswith("not JSON")
+    assert lines[1]["where"] == f"{path}, line 2"
+    assert lines[1]["why"].startswith("not JSON")
     none = r"none of 3 trajectories.*: 2 unreadable, 1 no_verdicts; the first, .*line 2: "
     with pytest.raises(DataError, match=none):
         by_tools(found[1:])
@@ -280,9 +285,7 @@ def test_unreadable_rows_are_told_by_line_end_nothing_and_are_written_down(read,
     assert many[-1] == "… and 2 more that cannot be read; reasons.jsonl lists all"
 
 
-def test_a_file_that_breaks_off_is_read_as_far_as_it_goes_and_one_that_is_none_ends_the_run(
-    tmp_path, chat, tools
-):
+def test_a_file_that_breaks_off_is_read_as_far_as_it_goes(tmp_path, chat, tools):
     path = file_of(
         tmp_path / "w.jsonl.gz", [row(id=str(number), pad="x" * number) for number in range(200)]
     )
@@ -291,9 +294,12 @@ def test_a_file_that_breaks_off_is_read_as_far_as_it_goes_and_one_that_is_none_e
     found = list(
         read_written([path, file_of(tmp_path / "more.jsonl", [row()])], chat, lambda: tools)
     )
-    assert found[-1].rejected is None and found[-1].where.endswith("more.jsonl, line 1")
-    assert found[-2].rejected == "unreadable" and "cannot read" in found[-2].why
-    assert len(found) > 3 and set(reasons(found[:-2])) == {None}
+    assert found[-1].rejected is None
+    assert found[-1].where.endswith("more.jsonl, line 1")
+    assert found[-2].rejected == "unreadable"
+    assert "cannot read" in found[-2].why
+    assert len(found) > 3
+    assert set(reasons(found[:-2])) == {None}
     with pytest.raises(DataError, match="cannot read"):
         list(read_written([tmp_path / "missing.jsonl"], chat, lambda: tools))
     with pytest.raises(DataError, match="no rows in it"):
@@ -337,7 +343,5 @@ def test_the_recipe_trains_on_them(tmp_path, capsys):
     )
     assert "3 prompts describe local_search, knowledge_graph" in said
     assert any(line.startswith("3 rows of ") for line in said)
-    assert (
-        len((out / "reasons.jsonl").read_text().splitlines()) == 5
-        and (out / "model.safetensors").exists()
-    )
+    assert len((out / "reasons.jsonl").read_text().splitlines()) == 5
+    assert (out / "model.safetensors").exists()

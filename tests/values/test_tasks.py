@@ -1,4 +1,6 @@
-"""Tasks from the bundled world and from files: formats, column mappings, and errors that name what is wrong."""
+"""Tasks from the bundled world and from files: formats, column mappings, and errors that name what
+is wrong.
+"""
 
 import gzip
 import json
@@ -7,10 +9,11 @@ from pathlib import Path
 import pytest
 from agent_rows import file_of
 
+from faithful_search import suites
 from faithful_search.bundled import tiny_policy
 from faithful_search.coldstart.plans import plan_world
 from faithful_search.errors import DataError
-from faithful_search.tasks import Task, load_tasks, task_from_row
+from faithful_search.tasks import Task, load_tasks, task_from_row, world_context
 
 ROWS = [
     {"id": "a", "question": "Where?", "answers": ["Rome", "Roma"], "kind": "place"},
@@ -173,24 +176,44 @@ def test_unreadable_files_are_named(tmp_path, name, content, why):
         load_tasks(tmp_path / name)
 
 
-def test_questions_for_agents_without_a_graph_rest_on_passages_alone_and_pairs_ask_for_two_facts():
-    alone = load_tasks("world_passages", "validation")
+@pytest.mark.parametrize("source", ["world", "world_pairs"])
+def test_the_facts_of_bundled_questions_are_known(source):
+    assert suites.facts_are_known(source)
+
+
+@pytest.mark.parametrize("source", ["questions.jsonl", "hotpotqa/hotpot_qa"])
+def test_the_facts_of_other_questions_are_not(source):
+    assert not suites.facts_are_known(source)
+
+
+def test_a_rollout_in_the_world_as_it_is_has_no_context():
+    assert world_context({"chain": []}) == ""
+
+
+def test_world_passages_has_the_questions_that_passages_answer():
+    passages_alone = load_tasks("world_passages", "validation")
     every = load_tasks("world", "validation")
-    assert alone == [task for task in every if all(fact["passage"] for fact in task.meta["chain"])]
-    single = {task.question: task for task in alone}
+    assert passages_alone == [
+        task for task in every if all(fact["passage"] for fact in task.meta["chain"])
+    ]
+
+
+def test_a_pair_asks_two_questions_of_the_world():
+    single = {task.question: task for task in load_tasks("world_passages", "validation")}
     pairs = load_tasks("world_pairs", "validation")
     assert len({task.id for task in pairs}) == len(pairs) == 3 * 62
     for task in pairs:
         first, second = (single[f"{part}?"] for part in task.question.removesuffix("?").split("? "))
-        assert (
-            first is not second and task.answers[0] == f"{first.answers[0]} and {second.answers[0]}"
-        )
-        needs = [
-            f"the {fact['relation']} of {fact['subject']}"
-            for own in task.meta["chains"]
-            for fact in own
-        ]
-        assert [hop.need for hop in plan_world(task)] == needs and len(needs) == 2
+        assert first is not second
+        assert task.answers[0] == f"{first.answers[0]} and {second.answers[0]}"
+
+
+def test_a_pair_needs_the_facts_of_both_chains():
+    for task in load_tasks("world_pairs", "validation"):
+        facts = [fact for chain in task.meta["chains"] for fact in chain]
+        needs = [f"the {fact['relation']} of {fact['subject']}" for fact in facts]
+        assert [hop.need for hop in plan_world(task)] == needs
+        assert len(needs) == 2
 
 
 def test_what_the_package_lacks_is_said():
@@ -202,12 +225,14 @@ def test_what_the_package_lacks_is_said():
         tiny_policy("recall")
 
 
-def test_a_seed_draws_the_rows_from_all_of_them_in_their_order_under_their_own_numbers(tmp_path):
+def test_a_seed_draws_from_all_rows_in_their_order(tmp_path):
     rows = [{"question": f"q{number}?", "answers": [str(number)]} for number in range(1000)]
     path = write(tmp_path / "t.jsonl.gz", rows)
     drawn = load_tasks(path, limit=50, seed=0)
     places = [int(task.answers[0]) for task in drawn]
-    assert len(places) == 50 and places == sorted(set(places)) and places != list(range(50))
+    assert len(places) == 50
+    assert places == sorted(set(places))
+    assert places != list(range(50))
     assert [task.id for task in drawn] == [str(place) for place in places]
     assert drawn == load_tasks(path, limit=50, seed=0)
     assert drawn != load_tasks(path, limit=50, seed=1)

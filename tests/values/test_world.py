@@ -1,4 +1,6 @@
-"""The bundled world, pairs made of its facts, and worlds in which one is changed: what states what, what is valid."""
+"""The bundled world, pairs made of its facts, and worlds in which one is changed: what states what,
+what is valid.
+"""
 
 import os
 import random
@@ -19,12 +21,12 @@ from faithful_search.bundled import bundled_json, world_file
 from faithful_search.counterfactual import REASONS, CounterfactualWorld, chain_of
 from faithful_search.distil.world_pairs import world_pairs
 from faithful_search.errors import DataError
+from faithful_search.json_lines import read_rows
 from faithful_search.judges import Pair
-from faithful_search.judges.facts import FactsJudge
 from faithful_search.measure.agreement.labelled import Labelled
 from faithful_search.rewards import AnswerSupport
 from faithful_search.rewards.citation_states_fact import CitationStatesFact
-from faithful_search.tasks import Task, load_tasks, read_rows
+from faithful_search.tasks import Task, load_tasks, world_context
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 from faithful_search.world import (
@@ -37,6 +39,7 @@ from faithful_search.world import (
     chains_of,
     triple_text,
 )
+from faithful_search.world.facts import FactsJudge
 
 LEAST_QUESTIONS = {"train": 1800, "validation": 200, "test": 400}
 LEAF_TYPES = {"category", "continent", "field"}
@@ -64,45 +67,69 @@ def hops(split, *keys):
 
 def test_rebuild_is_identical():
     first = build_world.build()
-    assert first == build_world.build() and build_world.stale(first) == []
+    assert first == build_world.build()
+    assert build_world.stale(first) == []
 
 
-def test_questions_are_enough_varied_and_unique_and_names_many_enough():
-    for split, least in LEAST_QUESTIONS.items():
-        by_hops = Counter(row["meta"]["hops"] for row in rows(split))
-        answers = Counter(row["answers"][0] for row in rows(split))
-        assert len(rows(split)) >= least and max(answers.values()) <= 0.08 * len(rows(split))
-        assert [round(by_hops[count] / len(rows(split)), 2) for count in (1, 2, 3)] == [
-            0.30,
-            0.45,
-            0.25,
-        ]
-    questions = [row for split in LEAST_QUESTIONS for row in rows(split)]
-    for key in ("question", "id"):
-        assert len({row[key] for row in questions}) == len(questions)
-    assert len({name.lower() for name in NAMES}) == len(NAMES) <= 2300
-    assert all(
-        count >= 25 for kind, count in Counter(NAMES.values()).items() if kind not in LEAF_TYPES
-    )
+@pytest.mark.parametrize(("split", "least"), LEAST_QUESTIONS.items())
+def test_a_split_has_enough_questions(split, least):
+    assert len(rows(split)) >= least
 
 
-def test_passages_name_only_their_own_fact_in_few_words():
-    passages = rows("passages")
-    assert len(passages) >= 1050
-    for passage in passages:
+@pytest.mark.parametrize("split", LEAST_QUESTIONS)
+def test_no_answer_is_frequent(split):
+    answers = Counter(row["answers"][0] for row in rows(split))
+    assert max(answers.values()) <= 0.08 * len(rows(split))
+
+
+@pytest.mark.parametrize("split", LEAST_QUESTIONS)
+@pytest.mark.parametrize(("hops", "share"), [(1, 0.30), (2, 0.45), (3, 0.25)])
+def test_questions_are_mixed_by_their_hops(split, hops, share):
+    with_hops = [row for row in rows(split) if row["meta"]["hops"] == hops]
+    assert round(len(with_hops) / len(rows(split)), 2) == share
+
+
+@pytest.mark.parametrize("key", ["question", "id"])
+def test_questions_are_unique(key):
+    values = [row[key] for split in LEAST_QUESTIONS for row in rows(split)]
+    assert len(set(values)) == len(values)
+
+
+def test_names_are_unique_in_any_case():
+    assert len({name.lower() for name in NAMES}) == len(NAMES)
+
+
+def test_there_are_enough_names_of_each_kind():
+    kinds = Counter(NAMES.values())
+    assert [name for name in kinds.keys() - LEAF_TYPES if kinds[name] < 25] == []
+
+
+def test_a_tokenizer_can_hold_all_names():
+    assert len(NAMES) <= 2300
+
+
+def test_passages_are_many():
+    assert len(rows("passages")) >= 1050
+
+
+def test_passages_name_only_their_own_fact():
+    for passage in rows("passages"):
         [(subject, _, value)] = passage["facts"]
-        assert passage["title"] == subject and 12 <= len(passage["text"].split()) <= 30
+        assert passage["title"] == subject
         assert {subject, value} == set(NAMED.findall(passage["text"])), passage["id"]
-    texts = [
-        *(row["text"] for row in passages),
-        *(row["question"] for split in LEAST_QUESTIONS for row in rows(split)),
-    ]
-    assert (
-        len(
-            {word for text in texts for word in re.findall(r"[\w']+", NAMED.sub(" ", text).lower())}
-        )
-        <= 700
-    )
+
+
+def test_passages_are_short():
+    assert {len(row["text"].split()) for row in rows("passages")} <= set(range(12, 31))
+
+
+def test_the_world_has_few_words():
+    texts = [row["text"] for row in rows("passages")]
+    texts += [row["question"] for split in LEAST_QUESTIONS for row in rows(split)]
+    words = set()
+    for text in texts:
+        words.update(re.findall(r"[\w']+", NAMED.sub(" ", text).lower()))
+    assert len(words) <= 700
 
 
 @pytest.mark.parametrize("split", LEAST_QUESTIONS)
@@ -112,7 +139,8 @@ def test_chains_are_stated(split):
         assert row["supporting_ids"] == [
             place for hop in chain for place in (hop["passage"], hop["triple"]) if place
         ]
-        assert row["answers"] == [chain[-1]["object"]] and row["meta"]["hops"] == len(chain)
+        assert row["answers"] == [chain[-1]["object"]]
+        assert row["meta"]["hops"] == len(chain)
         assert NAMED.findall(row["question"]) == [chain[0]["subject"]]
         assert all(first["object"] == second["subject"] for first, second in pairwise(chain))
         for hop in chain:
@@ -120,23 +148,32 @@ def test_chains_are_stated(split):
             assert hop["passage"] or hop["triple"]
             if hop["passage"]:
                 passage = by_id("passages")[hop["passage"]]
-                assert passage["split"] == split and fact in passage["facts"]
-                assert hop["subject"] in passage["text"] and hop["object"] in passage["text"]
+                assert passage["split"] == split
+                assert fact in passage["facts"]
+                assert hop["subject"] in passage["text"]
+                assert hop["object"] in passage["text"]
             if hop["triple"]:
                 triple = by_id("triples")[hop["triple"]]
-                assert (
-                    triple["split"] == split
-                    and [triple["subject"], triple["relation"], triple["object"]] == fact
-                )
+                assert triple["split"] == split
+                assert [triple["subject"], triple["relation"], triple["object"]] == fact
 
 
-def test_relations_have_one_value_and_splits_share_no_fact_no_subject_no_evidence_but_every_shape():
+def test_a_relation_of_a_subject_has_one_value():
     facts = {tuple(fact) for row in rows("passages") for fact in row["facts"]}
     facts |= {(row["subject"], row["relation"], row["object"]) for row in rows("triples")}
     assert len({fact[:2] for fact in facts}) == len(facts)
-    for keys in (("subject", "relation", "object"), ("subject",), ("passage",), ("triple",)):
-        train, validation, test = (hops(split, *keys) - {(None,)} for split in LEAST_QUESTIONS)
-        assert test.isdisjoint(train | validation) and validation.isdisjoint(train), keys
+
+
+@pytest.mark.parametrize(
+    "keys", [("subject", "relation", "object"), ("subject",), ("passage",), ("triple",)]
+)
+def test_splits_share_no(keys):
+    train, validation, test = (hops(split, *keys) - {(None,)} for split in LEAST_QUESTIONS)
+    assert test.isdisjoint(train | validation)
+    assert validation.isdisjoint(train)
+
+
+def test_training_has_every_shape_of_chain():
     train, validation, test = (
         {tuple(hop["relation"] for hop in row["meta"]["chain"]) for row in rows(split)}
         for split in LEAST_QUESTIONS
@@ -172,31 +209,48 @@ def stated(row: Labelled) -> tuple[str, str, str] | None:
     return None if found is None else (found["subject"], found["relation"], found["object"])
 
 
-def test_labels_are_balanced_on_both_sides_every_kind_occurs_and_the_world_bears_them_out():
-    count = Counter((row.split, row.label) for row in pairs())
-    assert count["train", True] == count["train", False] > 50
-    assert count["heldout", True] == count["heldout", False] > 100
-    assert {kind(row) for row in pairs()} == {"true", "name", "claim", "denial", "unsaid", "other"}
-    assert min(Counter(map(kind, pairs())).values()) >= 3 and len(
-        {row.id for row in pairs()}
-    ) == len(pairs())
-    assert {row.task for row in pairs()} == {"info_think"} and {row.source for row in pairs()} == {
-        "world"
-    }
+@pytest.mark.parametrize(("split", "least"), [("train", 50), ("heldout", 100)])
+def test_labels_are_balanced(split, least):
+    labels = Counter(row.label for row in pairs() if row.split == split)
+    assert labels[True] == labels[False] > least
+
+
+def test_every_kind_of_pair_occurs():
+    kinds = Counter(map(kind, pairs()))
+    assert set(kinds) == {"true", "name", "claim", "denial", "unsaid", "other"}
+    assert min(kinds.values()) >= 3
+
+
+def test_pairs_say_what_they_are():
+    assert len({row.id for row in pairs()}) == len(pairs())
+    assert {row.task for row in pairs()} == {"info_think"}
+    assert {row.source for row in pairs()} == {"world"}
+
+
+def test_pairs_depend_on_their_seed_alone():
     again = world_pairs(limit=3, swap=False)
-    assert again[0] == pairs()[0] and again == world_pairs(limit=3, swap=False)
+    assert again[0] == pairs()[0]
+    assert again == world_pairs(limit=3, swap=False)
     assert again != world_pairs(seed=1, limit=3, swap=False)
+
+
+def test_the_world_bears_out_the_labels():
     for row in pairs():
-        found = stated(row)
-        there = found is not None and shown().get(found, "\0") in row.premise
+        fact = stated(row)
+        in_premise = fact is not None and shown().get(fact, "\0") in row.premise
         denied = row.hypothesis.startswith(("Nothing on", "This does not give"))
-        assert there or denied if row.label else found is None or not there, row
+        if row.label:
+            assert in_premise or denied, row
+        else:
+            assert not in_premise, row
 
 
-def test_a_false_pair_has_the_response_of_the_true_one_before_it():
+def test_a_false_pair_shares_the_response_of_its_true_one():
     for some in (pairs(), pairs(swap=True)):
         for true, false in zip(some[::2], some[1::2], strict=True):
-            assert true.label and not false.label and true.hypothesis != false.hypothesis
+            assert true.label
+            assert not false.label
+            assert true.hypothesis != false.hypothesis
             assert (true.premise, true.question, true.group) == (
                 false.premise,
                 false.question,
@@ -211,7 +265,7 @@ def test_a_false_pair_has_the_response_of_the_true_one_before_it():
                 assert kind(false) == "unsaid" or f"the {relation} of {subject}" in false.hypothesis
 
 
-def test_no_question_group_and_no_held_out_passage_is_on_the_side_to_learn_from():
+def test_training_pairs_share_nothing_with_held_out_ones():
     texts = {row["text"] for row in rows("passages") if row["split"] != "train"}
     questions = {
         task.question for split in ("validation", "test") for task in load_tasks("world", split)
@@ -263,38 +317,46 @@ def test_what_states_what(query, text, states):
     (verdict,) = FactsJudge().judge_batch(
         [Pair(f"Other\nNothing.\n\nAlgeria\n{text}", query, task="states")]
     )
-    assert (verdict.label, verdict.p) == (states, float(states)) and not verdict.abstained
+    assert (verdict.label, verdict.p) == (states, float(states))
+    assert not verdict.abstained
     (other,) = FactsJudge().judge_batch(
         [Pair(text, query, task="info_think")]
     )  # another task is not the facts'
-    assert other.abstained and "info_think" in other.why
+    assert other.abstained
+    assert "info_think" in other.why
 
 
-def test_every_statement_states_its_own_fact_and_no_question_lacks_one():
-    country = Asked("Ada Lovelace", "birth country")  # not her "country"
-    assert (
-        WORLD.asked(" birth country of Ada Lovelace ")
-        == WORLD.asked("Ada Lovelace birth country")
-        == country
-    )
-    assert WORLD.asked("where do they speak Thai") is WORLD.asked("") is None
-    assert all(
-        WORLD.states(f"{item.relation} of {item.subject}", item.evidence)
-        for item in WORLD.statements
-    )
+@pytest.mark.parametrize("query", [" birth country of Ada Lovelace ", "Ada Lovelace birth country"])
+def test_a_query_asks_for_the_longest_relation_that_it_names(query):
+    assert WORLD.asked(query) == Asked("Ada Lovelace", "birth country")  # not her "country"
+
+
+@pytest.mark.parametrize("query", ["where do they speak Thai", ""])
+def test_a_query_without_a_relation_asks_for_nothing(query):
+    assert WORLD.asked(query) is None
+
+
+def test_every_statement_states_its_own_fact():
+    unstated = [
+        statement
+        for statement in WORLD.statements
+        if not WORLD.states(f"{statement.relation} of {statement.subject}", statement.evidence)
+    ]
+    assert unstated == []
+
+
+def test_a_statement_answers_every_question():
     tasks = [task for split in SPLITS for task in load_tasks("world", split)]
     assert len(chains_of()) == len(tasks)
-    assert all(
-        it.object == task.answers[0]
-        for task in tasks
-        for it in WORLD.by_fact[chains_of()[task.question][-1]]
-    )
+    for task in tasks:
+        answers = {each.object for each in WORLD.by_fact[chains_of()[task.question][-1]]}
+        assert answers == {task.answers[0]}
 
 
 TWO_HOPS = [task for task in load_tasks("world", "validation") if len(task.meta["chain"]) == 2]
 
 
-def test_an_answer_is_supported_by_the_last_fact_of_the_chain_alone():
+def test_only_the_chains_last_fact_supports_an_answer():
     task = TWO_HOPS[0]
     first, last = (WORLD.by_fact[link.asked][0].evidence for link in chain_of(task))
     answer = task.answers[0]
@@ -304,7 +366,8 @@ def test_an_answer_is_supported_by_the_last_fact_of_the_chain_alone():
 
     assert label(f"{first.title}\n{first.text}\n\n{last.title}\n{last.text}") is True
     assert label(last.text, answer.upper()) is True  # normalised as exact match is
-    assert label(first.text) is False and label("content") is False
+    assert label(first.text) is False
+    assert label("content") is False
     assert label(last.text, task.meta["chain"][0]["object"]) is False
     assert (
         label(last.text, "is") is False
@@ -320,12 +383,11 @@ def test_a_foil_never_states_what_is_asked(query, seed):
     replaced = foils.replace(query, gold.evidence, random.Random(seed))
     lured = foils.lure(query, random.Random(seed))
     for title, text in filter(None, (replaced, lured)):
-        assert not WORLD.states(query, Evidence(text, title)) and text != gold.text
-    if replaced is not None:  # it is a true sentence about the subject or the relation
-        other = WORLD.stated(replaced[1])
-        assert (other.subject == asked.subject) != (
-            other.relation == asked.relation
-        ) and other.split == "train"
+        assert not WORLD.states(query, Evidence(text, title))
+        assert text != gold.text
+    if replaced is not None:  # it is about the subject, under its title
+        assert replaced[0] == asked.subject
+        assert asked.subject in replaced[1]
     if lured is not None:  # its name is one of that relation
         assert any(
             item.object in lured[1]
@@ -341,15 +403,17 @@ CHANGE = Change(
 )
 
 
+def context(change):
+    """What a pair says of the world that its premise was read in."""
+    return world_context({"counterfactual": msgspec.to_builtins(change)} if change else {})
+
+
 def states(text, change=None, query="capital of Algeria"):
-    return (
-        FactsJudge()
-        .judge_batch([Pair(f"Algeria\n{text}", query, task="states", change=change)])[0]
-        .label
-    )
+    pair = Pair(f"Algeria\n{text}", query, task="states", context=context(change))
+    return FactsJudge().judge_batch([pair])[0].label
 
 
-def test_what_a_passage_states_depends_on_the_world_it_was_read_in():
+def test_a_passage_is_read_in_its_own_world():
     assert [
         states(text, CHANGE) for text in (LUANDA, "The capital of Algeria is Luanda.", ALGIERS)
     ] == [1, 1, 0]
@@ -361,14 +425,19 @@ def test_what_a_passage_states_depends_on_the_world_it_was_read_in():
     assert states("The capital of Algeria is Rome.", CHANGE) is False  # a lure is one in any world
     other = WORLD.by_fact[Asked("Japan", "capital")][0].text
     assert states(other, CHANGE, "capital of Japan") is True  # all else is as it was
-    assert (
-        WORLD.stated(LUANDA) is None
-        and WORLD.changed(CHANGE).stated(LUANDA).source == WORLD.stated(ALGIERS).source
-    )
+    assert WORLD.stated(LUANDA) is None
+    assert WORLD.changed(CHANGE).stated(LUANDA).source == WORLD.stated(ALGIERS).source
+
+
+def test_a_context_that_is_no_change_leaves_the_pair_open():
+    pair = Pair(ALGIERS, "capital of Algeria", task="states", context='{"a": 1}')
+    (verdict,) = FactsJudge().judge_batch([pair])
+    assert verdict.abstained
+    assert "context cannot be read" in verdict.why
 
 
 @pytest.mark.parametrize("hop", [0, 1])
-def test_support_goes_by_the_chain_as_it_is_walked_in_the_changed_world(hop):
+def test_support_follows_the_changed_chain(hop):
     world = CounterfactualWorld(WORLD)
     made = ((task, world.change(task)) for task in TWO_HOPS)
     original, task = next(
@@ -379,20 +448,16 @@ def test_support_goes_by_the_chain_as_it_is_walked_in_the_changed_world(hop):
     before = WORLD.by_fact[chain_of(original)[-1].asked][0].text
 
     def label(premise, said, change=change):
-        return (
-            FactsJudge()
-            .judge_batch([Pair(premise, said, original.question, change=change)])[0]
-            .label
-        )
+        pair = Pair(premise, said, original.question, context=context(change))
+        return FactsJudge().judge_batch([pair])[0].label
 
-    assert label(last, task.answers[0]) is True and label(last, original.answers[0]) is False
+    assert label(last, task.answers[0]) is True
+    assert label(last, original.answers[0]) is False
     assert label(before, original.answers[0]) is False
-    assert (
-        label(before, original.answers[0], None) is True
-        and label(last, task.answers[0], None) is False
-    )
+    assert label(before, original.answers[0], None) is True
+    assert label(last, task.answers[0], None) is False
     (elsewhere,) = FactsJudge().judge_batch(
-        [Pair(last, task.answers[0], "Who is this?", change=change)]
+        [Pair(last, task.answers[0], "Who is this?", context=context(change))]
     )
     assert elsewhere.abstained
 
@@ -422,7 +487,7 @@ def test_rewards_by_facts_read_the_world_off_the_rollout():
             assert CitationStatesFact().score(rollout).value == supported
 
 
-def test_foils_draw_by_their_seed_and_know_what_is_true_in_a_changed_world():
+def test_foils_follow_their_seed_and_the_changed_world():
     change = Change("Algeria", "capital", "Algiers", "Accra", 0, Asked("Algeria", "capital"))
     query, text = "capital of Algeria", ALGIERS.replace("Algiers", "Accra")
     foils, item = bundled_world(("train",)), WORLD.by_fact[Asked("Algeria", "capital")][0].evidence
@@ -437,10 +502,10 @@ def test_foils_draw_by_their_seed_and_know_what_is_true_in_a_changed_world():
     def lures(foils):
         return {foils.lure(query, random.Random(seed))[1] for seed in range(400)}
 
-    assert text in lures(foils) and not foils.states(query, Evidence(text))
-    assert text not in lures(foils.changed(change)) and foils.changed(change).states(
-        query, Evidence(text)
-    )
+    assert text in lures(foils)
+    assert not foils.states(query, Evidence(text))
+    assert text not in lures(foils.in_context(context(change)))
+    assert foils.in_context(context(change)).states(query, Evidence(text))
 
 
 # changed worlds
@@ -480,8 +545,10 @@ QUESTION = Task(
 )
 
 
-def test_a_fact_is_changed_wherever_it_is_stated_and_the_chain_is_walked_again():
-    """There is one other country and one other capital in the split, so that both changes are known by hand."""
+def test_a_fact_is_changed_wherever_it_is_stated():
+    """There is one other country and one other capital in the split, so that both changes are known
+    by hand.
+    """
     seen = {}
     for turn in range(20):
         task = CounterfactualWorld(World(SMALL)).changed(QUESTION, turn)
@@ -512,7 +579,8 @@ def test_a_fact_is_changed_wherever_it_is_stated_and_the_chain_is_walked_again()
     asked, gold = Asked("Oman", "capital"), ("Tokyo",)
     assert Change.of(first.meta) == Change("Mount Aso", "country", "Japan", "Oman", 0, asked, gold)
     assert Change.of(last.meta).asked == Asked("Japan", "capital")
-    assert (first.id, first.question) == ("q", QUESTION.question) and QUESTION.edits == {}
+    assert (first.id, first.question) == ("q", QUESTION.question)
+    assert QUESTION.edits == {}
 
 
 @pytest.mark.parametrize(
@@ -544,7 +612,8 @@ def test_why_a_question_has_no_changed_world(more, task, reason):
     given = msgspec.structs.replace(QUESTION, **task)
     with pytest.raises(DataError, match=f"^{reason}$"):
         world.changed(given)
-    assert world.change(given) is None and world.change_all([given]) == ([], {reason: 1})
+    assert world.change(given) is None
+    assert world.change_all([given]) == ([], {reason: 1})
 
 
 @pytest.mark.parametrize(
@@ -578,7 +647,7 @@ def test_why_a_question_has_no_changed_world(more, task, reason):
         ),  # the subject's name gives the object away
     ],
 )
-def test_the_edited_text_says_the_new_fact_and_nothing_of_the_old_one(text, old, new, works):
+def test_an_edited_text_states_only_the_new_fact(text, old, new, works):
     fact = ("Mount Aso", "country", old)
     world = World((passage(1, fact, text), passage(2, ("Mount Meru", "country", new), "Meru.")))
     task = CounterfactualWorld(world).change(Task("q", "Which land?", (old,), meta=chain(fact)))
@@ -594,7 +663,7 @@ def changed_training(every: int = 10) -> tuple[list[Task], Counter[str]]:
 
 
 @pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark.slow)])
-def test_every_changed_training_question_is_valid_by_a_walk_of_its_own_and_leaks_into_no_evaluation(
+def test_changed_training_questions_are_valid_and_leak_nothing(
     every,
 ):
     """No fact, passage or triple of another split is said, changed or walked over."""
@@ -611,28 +680,28 @@ def test_every_changed_training_question_is_valid_by_a_walk_of_its_own_and_leaks
     assert every > 1 or dropped == {REASONS[7]: 50}  # as the page says
     for task in made:
         change, links = Change.of(task.meta), chain_of(task)
-        assert (
-            len(links) == len(gold[task.id].meta["chain"])
-            and links[0].subject == chain_of(gold[task.id])[0].subject
-        )
+        assert len(links) == len(gold[task.id].meta["chain"])
+        assert links[0].subject == chain_of(gold[task.id])[0].subject
         for hop, link in enumerate(links):
             known = (
                 change.new
                 if link.asked == (change.subject, change.relation)
                 else facts[link.asked].object
             )
-            assert link.object == known and (hop == 0 or link.subject == links[hop - 1].object)
-        assert task.answers == (links[-1].object,) and links[-1].asked == change.asked
-        assert (
-            task.answers != gold[task.id].answers == change.answers
-            and links[change.hop].object == change.new
-        )
+            assert link.object == known
+            assert hop == 0 or link.subject == links[hop - 1].object
+        assert task.answers == (links[-1].object,)
+        assert links[-1].asked == change.asked
+        assert task.answers != gold[task.id].answers == change.answers
+        assert links[change.hop].object == change.new
         assert {item.text for item in WORLD.by_fact[Asked(change.subject, change.relation)]} == set(
             task.edits
         )
         assert all(change.subject in text and change.new in text for text in task.edits.values())
-        assert (change.subject, change.new) not in pairs and hops.isdisjoint(links)
-        assert texts.isdisjoint(task.edits) and texts.isdisjoint(task.edits.values())
+        assert (change.subject, change.new) not in pairs
+        assert hops.isdisjoint(links)
+        assert texts.isdisjoint(task.edits)
+        assert texts.isdisjoint(task.edits.values())
     asked = {task.question for task in made}
     assert all(
         asked.isdisjoint(task.question for task in load_tasks("world", split))
@@ -640,7 +709,7 @@ def test_every_changed_training_question_is_valid_by_a_walk_of_its_own_and_leaks
     )
 
 
-def test_a_changed_rollout_is_shown_the_changed_world_by_the_real_tools():
+def test_the_real_tools_show_the_changed_world():
     with Toolbox([LocalSearch.from_corpus("world"), KnowledgeGraph.from_triples("world")]) as tools:
         for task in changed_training()[0][::20]:
             world, session = WORLD.changed(Change.of(task.meta)), tools.session(task.edits)
@@ -669,7 +738,7 @@ print(hashlib.sha256(msgspec.json.encode(made)).hexdigest())
 """
 
 
-def test_one_seed_is_the_same_to_the_byte_in_another_process_too(capsys):
+def test_one_seed_gives_the_same_bytes_in_another_process(capsys):
     env = {**os.environ, "PYTHONHASHSEED": "57"}
     done = subprocess.run(
         [sys.executable, "-c", DIGEST], capture_output=True, text=True, env=env, check=True
@@ -683,7 +752,7 @@ def test_one_seed_is_the_same_to_the_byte_in_another_process_too(capsys):
     st.lists(st.sampled_from(TRAIN), min_size=6, max_size=9, unique_by=lambda task: task.id),
     st.integers(0, 99),
 )
-def test_two_seeds_or_turns_differ_and_the_company_of_a_question_does_not_matter(tasks, seed):
+def test_a_change_depends_on_seed_turn_and_question_alone(tasks, seed):
     world = CounterfactualWorld(WORLD, seed)
     made = [world.change(task) for task in tasks]
     assert made == [world.change(task) for task in reversed(tasks)][::-1]
@@ -712,13 +781,16 @@ def two_wiki(*triples: tuple[str, str, str]) -> Task:
 
 
 def test_a_2wiki_question_is_changed_by_its_triples():
-    """At the last hop Neuwied can become Mainz; at the first, Friedrich Wolf cannot become anyone: no other father."""
+    """At the last hop Neuwied can become Mainz; at the first, Friedrich Wolf cannot become anyone:
+    no other father.
+    """
     asked = two_wiki(
         ("Konrad Wolf", "father", "Friedrich Wolf"), ("Friedrich Wolf", "place of birth", "Neuwied")
     )
     other = two_wiki(("Anna Seghers", "place of birth", "Mainz"))
     task = CounterfactualWorld.annotated([asked, other], CORPUS).changed(asked)
-    assert task.answers == ("Mainz",) and task.supporting_titles == (
+    assert task.answers == ("Mainz",)
+    assert task.supporting_titles == (
         "Konrad Wolf",
         "Friedrich Wolf (writer)",
     )
@@ -728,7 +800,8 @@ def test_a_2wiki_question_is_changed_by_its_triples():
         "place of birth",
         "Mainz",
     )
-    assert task.meta["type"] == "compositional" and "evidence_triples" not in task.meta
+    assert task.meta["type"] == "compositional"
+    assert "evidence_triples" not in task.meta
     told = CounterfactualWorld.annotated(
         [asked, other], [*CORPUS, Evidence("Friedrich Wolf left Neuwied.", "Neuwied")]
     )
@@ -765,7 +838,8 @@ def test_a_musique_question_is_changed_by_its_decomposition():
     )
     assert chain_of(asked)[1].asked == Asked("Friedrich Wolf", "place of birth")
     task = CounterfactualWorld.annotated([asked, other], CORPUS).changed(asked)
-    assert task.answers == ("Mainz",) and list(task.edits) == [CORPUS[1].text]
+    assert task.answers == ("Mainz",)
+    assert list(task.edits) == [CORPUS[1].text]
     assert Change.of(task.meta).answers == asked.answers
     with pytest.raises(DataError, match="none of 1 questions is annotated"):
         CounterfactualWorld.annotated([Task("1", "Who?", ("me",))], CORPUS)
@@ -781,15 +855,36 @@ def test_real_questions_are_changed_by_their_annotations(name, least):
         for row in read_rows(QA / name / "corpus.jsonl.gz")
     ]
     found, dropped = CounterfactualWorld.annotated(tasks, corpus).change_all(tasks)
-    assert (
-        len(found) >= least
-        and len(found) + dropped.total() == len(tasks)
-        and set(dropped) <= set(REASONS)
-    )
+    assert len(found) >= least
+    assert len(found) + dropped.total() == len(tasks)
+    assert set(dropped) <= set(REASONS)
     texts = {item.text for item in corpus}
     for task in found:
         change = Change.of(task.meta)
-        assert task.edits and set(task.edits) <= texts and task.answers[0] not in change.answers
+        assert task.edits
+        assert set(task.edits) <= texts
+        assert task.answers[0] not in change.answers
         assert all(
             change.new in text and change.old not in text.split() for text in task.edits.values()
         )
+
+
+def test_a_foil_says_something_else_of_the_same_subject():
+    foils, item = bundled_world(("train",)), WORLD.by_fact[Asked("Algeria", "capital")][0].evidence
+    others = [
+        other
+        for relation in ("continent", "currency", "language")
+        for other in foils.by_relation[relation]
+    ]
+    allowed = {other.about("Algeria").text for other in others}
+    for seed in range(40):
+        title, text = foils.replace("capital of Algeria", item, random.Random(seed))
+        assert title == "Algeria"
+        assert text in allowed
+
+
+def test_a_relation_whose_subjects_have_no_other_has_no_foil():
+    foils = bundled_world(("train",))
+    item = foils.by_relation["birth country"][0]
+    query = f"birth country of {item.subject}"
+    assert foils.replace(query, item.evidence, random.Random(0)) is None

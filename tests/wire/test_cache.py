@@ -47,7 +47,8 @@ def test_what_was_put_first_is_there_for_the_next_process(cache):
     cache.put("a", b"two")
     assert cache.get("a") == b"\x00one"
     cache.put("b", b"")
-    assert Cache(cache.path).get_many("abc") == {"a": b"\x00one", "b": b""} and len(cache) == 2
+    assert Cache(cache.path).get_many("abc") == {"a": b"\x00one", "b": b""}
+    assert len(cache) == 2
 
 
 def test_keys_depend_on_content_and_not_on_order():
@@ -57,10 +58,11 @@ def test_keys_depend_on_content_and_not_on_order():
     )
 
 
-# --- one computation for many ----------------------------------------------------------------------------------------
+# --- one computation for many
+# ----------------------------------------------------------------------------------------
 
 
-def test_tasks_and_threads_that_ask_at_once_share_one_computation(cache):
+def test_concurrent_callers_share_one_computation(cache):
     computed = []
 
     async def ask(cache):
@@ -71,12 +73,13 @@ def test_tasks_and_threads_that_ask_at_once_share_one_computation(cache):
 
     with ThreadPoolExecutor(8) as threads:
         found = [*threads.map(lambda _: asyncio.run(ask(Cache(cache.path))), range(8))]
-    assert computed == [1, 1] and cache.get("k") == b"value"
+    assert computed == [1, 1]
+    assert cache.get("k") == b"value"
     assert {value for each in found for value, _ in each} == {b"value"}
     assert sorted(hit for each in found for _, hit in each) == [False] * 2 + [True] * (8 * 21 - 2)
 
 
-def test_a_failure_reaches_all_who_waited_and_neither_it_nor_what_has_no_bytes_is_kept(cache):
+def test_failures_reach_waiters_and_are_not_cached(cache):
     async def ask():
         compute = gives(RuntimeError("down"), seconds=0.02)
         return await asyncio.gather(
@@ -88,13 +91,14 @@ def test_a_failure_reaches_all_who_waited_and_neither_it_nor_what_has_no_bytes_i
         b"a part",
         False,
     )
-    assert cache.get("k") is None and asyncio.run(through(cache, "k", gives(b"value"))) == (
+    assert cache.get("k") is None
+    assert asyncio.run(through(cache, "k", gives(b"value"))) == (
         b"value",
         False,
     )
 
 
-def test_one_who_waits_may_leave_and_when_the_one_who_computes_is_cancelled_another_takes_over(
+def test_a_waiter_takes_over_from_a_cancelled_leader(
     cache,
 ):
     async def ask():
@@ -108,7 +112,9 @@ def test_one_who_waits_may_leave_and_when_the_one_who_computes_is_cancelled_anot
         await asyncio.sleep(0.02)
         third.cancel()
         await asyncio.sleep(0.02)
-        assert third.cancelled() and not first.done() and not second.done()
+        assert third.cancelled()
+        assert not first.done()
+        assert not second.done()
         first.cancel()
         return await second
 
@@ -127,7 +133,7 @@ def test_who_has_waited_long_enough_does_the_work_itself():
     assert asyncio.run(asyncio.wait_for(ask(), 30)) == ("done", False)
 
 
-def test_a_time_out_of_the_one_at_work_is_heard_by_all_and_not_taken_for_the_end_of_their_own_wait():
+def test_leader_timeout_propagates_to_waiters():
     asked = []
 
     async def scene():
@@ -136,12 +142,13 @@ def test_a_time_out_of_the_one_at_work_is_heard_by_all_and_not_taken_for_the_end
             *(once("late", late, wait=20) for _ in range(3)), return_exceptions=True
         )
 
-    assert [type(error) for error in asyncio.run(scene())] == [TimeoutError] * 3 and asked == [1]
+    assert [type(error) for error in asyncio.run(scene())] == [TimeoutError] * 3
+    assert asked == [1]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_opens_the_file_anew_and_waits_for_nothing_that_its_parent_is_at(cache):
+def test_a_forked_child_opens_the_cache_anew(cache):
     cache.put("a", b"one")
     _, opened = cache._open
 
@@ -161,18 +168,22 @@ def test_a_forked_child_opens_the_file_anew_and_waits_for_nothing_that_its_paren
     assert cache.get("b") == b"two"
 
 
-# --- in memory -------------------------------------------------------------------------------------------------------
+# --- in memory
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_what_is_in_memory_is_what_the_file_holds(cache):
     other = Cache(cache.path)
     other.put("a", b"theirs")
     cache.put("a", b"ours")  # the first value stays
-    assert cache.recent("a") is None and cache.get("a") == b"theirs" == cache.recent("a")
+    assert cache.recent("a") is None
+    assert cache.get("a") == b"theirs" == cache.recent("a")
     cache.put("b", b"ours")
-    assert cache.recent("b") == b"ours" and other.recent("b") is None
+    assert cache.recent("b") == b"ours"
+    assert other.recent("b") is None
     cache.close()
-    assert cache.recent("a") is None and cache.get_many("ab") == {"a": b"theirs", "b": b"ours"}
+    assert cache.recent("a") is None
+    assert cache.get_many("ab") == {"a": b"theirs", "b": b"ours"}
 
 
 def test_memory_is_bounded_and_the_first_make_room(tmp_path):
@@ -190,12 +201,15 @@ def test_memory_is_bounded_and_the_first_make_room(tmp_path):
         False,
         True,
     ]
-    assert cache.get("huge") == bytes(100_000) and cache._held <= 100_000
+    assert cache.get("huge") == bytes(100_000)
+    assert cache._held <= 100_000
     nothing = Cache(cache.path, memory=0)
-    assert nothing.get("3") == bytes(9_000) and nothing.recent("3") is None
+    assert nothing.get("3") == bytes(9_000)
+    assert nothing.recent("3") is None
 
 
-# --- the file --------------------------------------------------------------------------------------------------------
+# --- the file
+# --------------------------------------------------------------------------------------------------------
 
 
 OURS, ANOTHER = f"PRAGMA application_id = {0x46534348}", "PRAGMA user_version = 99"
@@ -219,7 +233,8 @@ def test_a_file_of_something_else_is_named_and_left_alone(tmp_path, orders, told
     before = path.read_bytes()
     with pytest.raises(DataError, match=told):
         Cache(path).put("a", b"one")
-    assert path.read_bytes() == before and os.listdir(tmp_path) == ["theirs"]
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["theirs"]
 
 
 def test_a_damaged_file_is_named(cache):
@@ -234,9 +249,7 @@ def test_a_damaged_file_is_named(cache):
     assert cache.path.read_bytes() == damaged
 
 
-def test_a_file_that_another_process_holds_is_named_after_a_while_and_what_was_computed_is_returned(
-    cache, caplog
-):
+def test_a_locked_cache_still_returns_the_result(cache, caplog):
     cache.put("a", b"one")
     patient, impatient = Cache(cache.path, 0.1), Cache(cache.path, 0.1)
     assert patient.get("b") is None
@@ -280,7 +293,8 @@ def test_a_file_without_permission_is_named():
         os.chmod(folder, 0o755)
 
 
-# --- limits ----------------------------------------------------------------------------------------------------------
+# --- limits
+# ----------------------------------------------------------------------------------------------------------
 
 
 def age(cache, key, seconds):
@@ -297,13 +311,14 @@ def on_disk(path):
     return size
 
 
-def test_what_is_too_old_counts_as_absent_and_is_computed_anew_once(tmp_path):
+def test_an_expired_value_is_computed_anew_once(tmp_path):
     cache, computed = Cache(tmp_path / "results.sqlite", max_age=100), []
     for key in ("old", "young"):
         cache.put(key, b"first")
     age(cache, "old", 101)
     age(cache, "young", 50)
-    assert cache.get_many(["old", "young"]) == {"young": b"first"} and len(cache) == 1
+    assert cache.get_many(["old", "young"]) == {"young": b"first"}
+    assert len(cache) == 1
     assert Cache(cache.path).get("old") == b"first"  # who sets no limit reads it
     Cache(cache.path).put("old", b"second")
 
@@ -313,11 +328,11 @@ def test_what_is_too_old_counts_as_absent_and_is_computed_anew_once(tmp_path):
         )
 
     assert asyncio.run(ask()) == [(b"third", False)] + [(b"third", True)] * 4
-    assert asyncio.run(ask()) == [(b"third", True)] * 5 and computed == [1]
+    assert asyncio.run(ask()) == [(b"third", True)] * 5
+    assert computed == [1]
     cache.put("young", b"third")
-    assert (
-        cache.get_many(["old", "young"]) == {"old": b"third", "young": b"first"} and len(cache) == 2
-    )
+    assert cache.get_many(["old", "young"]) == {"old": b"third", "young": b"first"}
+    assert len(cache) == 2
 
 
 def test_hits_in_memory_grow_old_like_others(tmp_path):
@@ -325,12 +340,14 @@ def test_hits_in_memory_grow_old_like_others(tmp_path):
     cache.put("a", b"one")
     assert cache.recent("a") == b"one"
     cache.max_age = 1e-6
-    assert cache.recent("a") is None and cache.get("a") is None
+    assert cache.recent("a") is None
+    assert cache.get("a") is None
     cache.put("a", b"two")
-    assert cache._held == len("a") + len(b"two") + 400 and Cache(cache.path).get("a") == b"two"
+    assert cache._held == len("a") + len(b"two") + 400
+    assert Cache(cache.path).get("a") == b"two"
 
 
-def test_limits_that_make_no_sense_are_refused_and_others_go_into_a_pickle(tmp_path):
+def test_limits_are_checked_and_pickled(tmp_path):
     for limits in ({"max_age": 0}, {"max_age": float("nan")}, {"max_bytes": 1_999_999}):
         with pytest.raises(ConfigError, match=next(iter(limits))):
             Cache(tmp_path / "results.sqlite", **limits)
@@ -350,29 +367,34 @@ def test_the_file_stays_within_its_limit_and_the_oldest_go_first(tmp_path):
             largest = max(largest, on_disk(cache.path))
     there = Cache(cache.path)
     kept = [n for n in range(count) if there.get(key_of(n=n)) is not None]
-    assert largest <= LIMIT and on_disk(cache.path) <= LIMIT
+    assert largest <= LIMIT
+    assert on_disk(cache.path) <= LIMIT
     assert kept == list(range(kept[0], count))  # the youngest, without a gap
-    assert sum(size for _ in kept) > LIMIT // 20 and len(cache) == len(kept)
+    assert sum(size for _ in kept) > LIMIT // 20
+    assert len(cache) == len(kept)
 
 
-def test_a_file_is_made_smaller_when_a_limit_is_set_and_a_value_too_large_for_it_is_not_kept(cache):
+def test_a_limit_shrinks_the_file(cache):
     with cache._connection() as raw:
         raw.executemany(
             "INSERT INTO entries VALUES (?, ?, ?)", ((f"{n}", bytes(2000), n) for n in range(3000))
         )
     cache.close()
     limited = Cache(cache.path, max_bytes=LIMIT)
-    assert limited.get("2999") == bytes(2000) and limited.get("0") is None
-    assert on_disk(cache.path) <= LIMIT and len(limited) > 200
+    assert limited.get("2999") == bytes(2000)
+    assert limited.get("0") is None
+    assert on_disk(cache.path) <= LIMIT
+    assert len(limited) > 200
     limited.put("new", b"1")
     assert asyncio.run(through(limited, "huge", gives(bytes(1_800_000)))) == (
         bytes(1_800_000),
         False,
     )
-    assert limited.get("huge") is None and Cache(cache.path).get("new") == b"1"
+    assert limited.get("huge") is None
+    assert Cache(cache.path).get("new") == b"1"
 
 
-def test_threads_and_processes_that_fill_it_together_stay_within_the_limit(tmp_path):
+def test_concurrent_writers_stay_within_the_size_limit(tmp_path):
     path = tmp_path / "results.sqlite"
     code = (
         "import os, sys, threading; from faithful_search.wire.cache import Cache, key_of\n"
@@ -395,6 +417,7 @@ def test_threads_and_processes_that_fill_it_together_stay_within_the_limit(tmp_p
     assert [process.communicate()[1] for process in running] == ["", ""]
     assert 0 < largest <= LIMIT
     cache = Cache(path)
-    assert len(cache) > 50 and cache.get("common-199") in (b"a", b"b")
+    assert len(cache) > 50
+    assert cache.get("common-199") in (b"a", b"b")
     with sqlite3.connect(path) as raw:
         assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -14,7 +14,7 @@ from itertools import chain, repeat
 from pathlib import Path
 from unittest.mock import Mock
 
-import httpx
+import httpx2
 import pytest
 from hypothesis import example, given, strategies as st
 from web_site import WebSite
@@ -44,8 +44,11 @@ def test_everything_else_is_refused(url):
     with pytest.raises(Refused) as caught:
         GUARD.check(url)
     message = str(caught.value)
-    assert message and not caught.value.passing
-    assert "secret" not in message and "\n" not in message and len(message) < 400
+    assert message
+    assert not caught.value.transient
+    assert "secret" not in message
+    assert "\n" not in message
+    assert len(message) < 400
 
 
 def number(value: int) -> st.SearchStrategy[str]:
@@ -72,7 +75,7 @@ def spellings(draw: st.DrawFn) -> str:
 @given(spellings())
 @example("0x7f.0.0.1")
 @example("9.9.9.9")
-def test_an_ipv4_address_in_any_spelling_is_what_the_system_reads_or_refused(text):
+def test_ipv4_addresses_are_read_as_the_system_does(text):
     try:
         reached = socket.inet_ntoa(socket.inet_aton(text.removesuffix(".")))
     except OSError:
@@ -93,7 +96,7 @@ def test_an_ipv4_address_in_any_spelling_is_what_the_system_reads_or_refused(tex
     st.integers(0, 2**128 - 1) | st.integers(0, 2**32 - 1).map(lambda four: 0xFFFF << 32 | four),
     st.booleans(),
 )
-def test_an_ipv6_address_in_any_spelling_is_what_the_system_reads_or_refused(packed, long):
+def test_ipv6_addresses_are_read_as_the_system_does(packed, long):
     address = ipaddress.IPv6Address(packed)
     text = address.exploded.upper() if long else address.compressed
     reached = socket.getaddrinfo(text, 80, flags=socket.AI_NUMERICHOST)[0][4][0]
@@ -113,7 +116,8 @@ def test_the_borders_of_each_closed_network():
     assert not is_public(ipaddress.ip_address("64:ff9b::192.168.1.1"))
     closed = "10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.168.0.0/16 224.0.0.0/3 0.0.0.0/8"
     for network in map(ipaddress.ip_network, closed.split()):
-        assert not is_public(network[0]) and not is_public(network[-1])
+        assert not is_public(network[0])
+        assert not is_public(network[-1])
         for outside in (int(network[0]) - 1, int(network[-1]) + 1):
             if 0 < outside < 2**32 and outside >> 24 not in (223, 126 + 1):
                 assert is_public(ipaddress.IPv4Address(outside)), outside
@@ -131,9 +135,11 @@ def test_all_readers_of_a_checked_url_see_the_same_host(host, rest):
     except Refused:
         return
     read = urllib.parse.urlsplit(plain)
-    assert read.hostname == httpx.URL(plain).raw_host.decode()
-    assert (read.port or 80) == (httpx.URL(plain).port or 80)
-    assert read.username is None and not read.fragment and read.hostname.isascii()
+    assert read.hostname == httpx2.URL(plain).raw_host.decode()
+    assert (read.port or 80) == (httpx2.URL(plain).port or 80)
+    assert read.username is None
+    assert not read.fragment
+    assert read.hostname.isascii()
     assert not is_private(read.hostname)
     assert GUARD.check(plain) == plain
 
@@ -143,7 +149,7 @@ def test_an_entry_of_the_allow_list_opens_what_it_names(entry, url):
     host = urllib.parse.urlsplit(url).hostname
     address = host if ":" in host or host[0].isdigit() else "10.1.2.3"
     guard = pickle.loads(pickle.dumps(Guard((entry,))))
-    plain = httpx.URL(guard.check(url))
+    plain = httpx2.URL(guard.check(url))
     port = plain.port or {"http": 80, "https": 443}[plain.scheme]
     guard.admit(plain.host, port, [address])
     with pytest.raises(Refused):  # without the entry
@@ -155,7 +161,7 @@ def test_an_entry_of_the_allow_list_opens_what_it_names(entry, url):
 def test_and_nothing_else(entry, url, address):
     guard = Guard((entry,))
     with pytest.raises(Refused):
-        plain = httpx.URL(guard.check(url))
+        plain = httpx2.URL(guard.check(url))
         guard.admit(plain.host, plain.port or 80, [address])
 
 
@@ -185,7 +191,7 @@ def test_other_entries_are_a_mistake_of_the_user(entry):
         Guard("127.0.0.1")
 
 
-def test_every_address_of_a_name_must_be_public_or_in_an_allowed_network():
+def test_every_address_of_a_name_must_be_allowed():
     GUARD.admit("example.org", 443, ["9.9.9.9", "2620:fe::fe"])
     Guard(("10.0.0.0/8",)).admit("example.org", 443, ["10.0.0.1", "9.9.9.9"])
     with pytest.raises(Refused):
@@ -227,7 +233,9 @@ def usual(site, monkeypatch):
 
 
 def test_a_name_that_turns_private_is_never_connected_to(usual):
-    """First public, then loopback: the address judged is the address used, and each connection is judged."""
+    """First public, then loopback: the address judged is the address used, and each connection is
+    judged.
+    """
     names = changing(["192.0.43.8"], ["127.0.0.1"])
     http, url = quick(Guard((), names), 0.5), f"http://rebind.example.org:{usual.port}/article"
 
@@ -237,10 +245,12 @@ def test_a_name_that_turns_private_is_never_connected_to(usual):
                 await http.get(url)
 
     asyncio.run(attempts())
-    assert names.call_count == 3 and usual.connections == 0
+    assert names.call_count == 3
+    assert usual.connections == 0
     # asked once for a connection: the second answer would lead to where nothing listens
     names = changing(["127.0.0.1"], ["127.0.0.2"])
-    assert b"Vardal" in fetch(names, url, "127.0.0.1/32") and names.call_count == 1
+    assert b"Vardal" in fetch(names, url, "127.0.0.1/32")
+    assert names.call_count == 1
 
 
 @pytest.mark.parametrize(
@@ -292,7 +302,9 @@ def test_what_is_refused_as_written_is_not_even_looked_up(host):
 
 
 def test_a_connection_belongs_to_its_name(usual):
-    """Both names lead to one address; the one that is not allowed does not get the other's connection."""
+    """Both names lead to one address; the one that is not allowed does not get the other's
+    connection.
+    """
     names = changing(["127.0.0.1"])
     http = quick(Guard((f"good.example.org:{usual.port}",), names))
 
@@ -303,11 +315,12 @@ def test_a_connection_belongs_to_its_name(usual):
         await http.get(f"http://good.example.org:{usual.port}/article")
 
     asyncio.run(both())
-    assert names.call_count == 3 and usual.connections == 2 == len(usual.seen)
+    assert names.call_count == 3
+    assert usual.connections == 2 == len(usual.seen)
     assert {item.headers["host"] for item in usual.seen} == {f"good.example.org:{usual.port}"}
 
 
-def test_lookups_that_hang_neither_outlast_the_deadline_nor_pile_up_without_end():
+def test_hanging_lookups_end_at_the_deadline():
     running, release = [], threading.Event()
 
     def hang(host: str, port: int) -> list[str]:
@@ -325,7 +338,8 @@ def test_lookups_that_hang_neither_outlast_the_deadline_nor_pile_up_without_end(
     assert time.monotonic() - start < 10  # the loop's end does not wait for the threads either
     release.set()
     assert str(outcomes[0]) == "host0.example.org took longer than 0.3 seconds"
-    assert all(isinstance(outcome, ToolError) for outcome in outcomes) and 1 <= len(running) <= 64
+    assert all(isinstance(outcome, ToolError) for outcome in outcomes)
+    assert 1 <= len(running) <= 64
 
 
 @pytest.mark.parametrize(

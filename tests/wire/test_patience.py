@@ -15,12 +15,12 @@ from hypothesis import given, strategies as st
 from faithful_search.errors import ConfigError, ToolError
 from faithful_search.wire import retry
 from faithful_search.wire.background import DaemonThreads
-from faithful_search.wire.retry import Breaker, Patience, passing, retry_after
+from faithful_search.wire.retry import Breaker, Patience, retry_after, transient
 
-BUSY, GONE = ToolError("busy", passing=True), ToolError("gone")
+BUSY, GONE = ToolError("busy", transient=True), ToolError("gone")
 TRIED, WAIT = (
-    ToolError("tried", passing=True, tried=True),
-    ToolError("busy", passing=True, retry_after=7),
+    ToolError("tried", transient=True, retried=True),
+    ToolError("busy", transient=True, retry_after=7),
 )
 
 
@@ -43,21 +43,26 @@ def flaky(*errors: BaseException) -> AsyncMock:
 )
 def test_what_passes_is_tried_again_as_often_as_said(error, expected):
     quick = Patience(retries=2, first=0.001)
-    assert passing(error) is expected
+    assert transient(error) is expected
     answers, fails = flaky(error, error), flaky(error, error, error)
     if expected:
-        assert asyncio.run(quick.persist(answers)) == "answer" and answers.call_count == 3
+        assert asyncio.run(quick.persist(answers)) == "answer"
+        assert answers.call_count == 3
     with pytest.raises(type(error)):
         asyncio.run(quick.persist(fails))
     assert fails.call_count == (3 if expected else 1)
 
 
 @pytest.mark.parametrize("retry_after", [7, 99])
-def test_no_pause_is_begun_that_is_too_long_or_would_end_behind_the_deadline(retry_after):
-    fails, start = flaky(ToolError("busy", passing=True, retry_after=retry_after)), time.monotonic()
+def test_no_pause_outlasts_the_deadline(retry_after):
+    fails, start = (
+        flaky(ToolError("busy", transient=True, retry_after=retry_after)),
+        time.monotonic(),
+    )
     with pytest.raises(ToolError):
         asyncio.run(Patience().persist(fails, deadline=start + 5 if retry_after == 7 else None))
-    assert fails.call_count == 1 and time.monotonic() - start < 4
+    assert fails.call_count == 1
+    assert time.monotonic() - start < 4
 
 
 @given(st.integers(1, 5000), st.floats(0, 10), st.floats(0, 10), st.integers())
@@ -65,7 +70,8 @@ def test_pauses_are_drawn_up_to_their_bound(retry, first, longest, seed):
     random.seed(seed)
     patience, most = Patience(9, first, longest), min(longest, first * 2.0 ** min(retry - 1, 60))
     pauses = [patience.pause(retry, BUSY) for _ in range(50)]
-    assert 0 <= min(pauses) <= most / 3 and 2 / 3 * most <= max(pauses) <= most
+    assert 0 <= min(pauses) <= most / 3
+    assert 2 / 3 * most <= max(pauses) <= most
     if longest >= 7.7:  # a pause that a service names is given to it
         assert 7 <= patience.pause(retry, WAIT) <= 7.7
 
@@ -86,7 +92,7 @@ def test_settings_are_checked(wrong):
         Breaker(failures=0)
 
 
-def test_one_who_was_given_up_does_not_try_again_whatever_becomes_of_the_cancellation():
+def test_an_abandoned_call_does_not_retry():
     tries = []
 
     async def attempt():
@@ -133,7 +139,7 @@ def test_the_breaker_opens_after_failures_in_a_row_only(broken, clock):
     assert breaker.refusal() == 0
 
 
-def test_one_caller_tries_after_the_cooldown_and_the_others_wait_for_it(broken, clock):
+def test_one_caller_tries_after_the_cooldown(broken, clock):
     clock.now += 10
     assert [broken.remaining, broken.remaining] == [0, 0]  # looking is not trying
     with ThreadPoolExecutor(20) as threads:
@@ -142,9 +148,7 @@ def test_one_caller_tries_after_the_cooldown_and_the_others_wait_for_it(broken, 
     assert [broken.refusal(), broken.refusal()] == [0, 0]
 
 
-def test_a_trial_that_fails_begins_the_next_cooldown_and_one_never_heard_of_is_replaced(
-    broken, clock
-):
+def test_a_failed_trial_begins_the_next_cooldown(broken, clock):
     clock.now += 12
     assert broken.refusal() == 0
     clock.now += 10
@@ -154,7 +158,7 @@ def test_a_trial_that_fails_begins_the_next_cooldown_and_one_never_heard_of_is_r
     assert broken.refusal() == 10
 
 
-def test_failures_of_calls_during_which_others_were_answered_do_not_count(clock):
+def test_failures_among_successes_do_not_break_the_circuit(clock):
     breaker = Breaker(failures=2, cooldown=10)
     clock.now += 5
     breaker.succeeded()

@@ -1,8 +1,9 @@
-"""What training did to a policy, and what policies and judges come to beside each other: one function a figure.
+"""What training did to a policy, and what policies and judges come to beside each other: one
+function a figure.
 
-Figures need matplotlib, imported when one is drawn. They are drawn without pyplot's global state, so that they can be
-made in any thread, and are written as the file's suffix says (png, svg, pdf). Each raises `DataError` where there is
-nothing to draw.
+Figures need matplotlib, imported when one is drawn. They are drawn without pyplot's global state,
+so that they can be made in any thread, and are written as the file's suffix says (png, svg, pdf).
+Each raises `DataError` where there is nothing to draw.
 """
 
 from collections import defaultdict
@@ -14,11 +15,11 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from ..bundled import bundled_json
+from .. import rewards
 from ..errors import ConfigError, DataError
 from ..measure.agreement.statistics import Bin
-from ..measure.files import PathLike
 from ..measure.stats import Floats, mean_ci
+from ..reading.files import PathLike
 
 History = Sequence[Mapping[str, Any]]
 """A trainer's `state.log_history`: dictionaries that hold `step` and metrics."""
@@ -31,20 +32,46 @@ SHARES = (-0.03, 1.03)
 """Limits of an axis of shares: wide enough that a line at 0 or 1 is not cut in half."""
 MOST_BANDS = 4  # settings: more would hide each other
 FEW = 3  # policies whose bars carry their values
+DARK_FROM = 0.7  # on what is darker, values are white
 STEP, DARK = "training step", "#444444"
 _ALPHA, _RATIO, _WEIGHT = "parts/alpha", "tools/ratio/", "/weight"
-_LABELS: dict[str, str] = bundled_json("figure_labels.json")
+_LABELS = {
+    "reward": "total reward",
+    "parts/exact_match": "exact match",
+    "behaviour/exact_match": "exact match",
+    "follow_rate": "answer follows\nchanged evidence",
+    "exact_match": "exact match,\nheld-out questions",
+    "exact_match_changed": "exact match,\nchanged worlds",
+    "behaviour/answer_first": "answer stated before its evidence",
+    "parts/alpha": "alpha (weight of R_ans)",
+    "self_score": "the policy's own score",
+    "rule_score": "the rule's score",
+    "self_gap": "own score minus the rule's",
+    "self_rmse": "root mean square difference",
+    "likelihood/right": "mean of right answers' tokens",
+    "likelihood/moved": "of right answers' tokens",
+    "grad_norm": "gradient",
+    "groups/one_outcome": "questions all right or all wrong",
+    "frac_reward_zero_std": "questions without variance of rewards",
+    "behaviour/valid_format": "rollouts of valid format",
+    "tools/entropy": "normalised tool entropy",
+    "tools/calls": "tool calls per rollout",
+    "ended/answered": "share of rollouts answered",
+    "ended/answered_forced": "share made to answer",
+}
+_LABELS |= {f"parts/{name}": label for name, label in rewards.labels().items()}
+"""Labels by the names of what is logged and of an evaluation's rows; rewards have their own."""
 _STABILITY = {
-    "mean log p": ("likelihood/right",),
-    "change of it": ("likelihood/moved",),
-    "norm": ("grad_norm",),
+    "log-probability": ("likelihood/right",),
+    "its change\nby the update": ("likelihood/moved",),
+    "gradient norm": ("grad_norm",),
     "share": ("groups/one_outcome", "frac_reward_zero_std", "behaviour/valid_format"),
 }
 
 
-class Line(NamedTuple):
-    """Values over steps, or over what was varied, with the ends of their intervals and what they smooth; `look` are
-    matplotlib's properties of the line.
+class Curve(NamedTuple):
+    """Values over steps, or over what was varied, with the ends of their intervals and what they
+    smooth; `look` are matplotlib's properties of the line.
     """
 
     x: Numbers
@@ -61,7 +88,7 @@ class Panel(NamedTuple):
     """
 
     label: str
-    lines: Sequence[Line]
+    lines: Sequence[Curve]
     limits: tuple[float, float] | None = None
     height: float = 1
     wanted: str = ""
@@ -70,9 +97,9 @@ class Panel(NamedTuple):
 
 
 def reward_curves(history: History, path: PathLike) -> Path:
-    """Every component of the reward and the total over the steps: raw values light, their means over a tenth of the
-    run strong. Below them, where there are such, alpha and the weights that a curriculum moves, each in its component's
-    colour.
+    """Every component of the reward and the total over the steps: raw values light, their means
+    over a tenth of the run strong. Below them, where there are such, alpha and the weights that a
+    curriculum moves, each in its component's colour.
     """
     logged = dict.fromkeys(chain.from_iterable(history))
     parts = [name for name in logged if name.startswith("parts/") and name.count("/") == 1]
@@ -100,8 +127,8 @@ def reward_curves(history: History, path: PathLike) -> Path:
 
 
 def tool_curves(history: History, path: PathLike) -> Path:
-    """The share of calls to each tool, and below it the normalised entropy, over the steps (Proof-of-Use, figure 4);
-    with a single tool, how often it is called.
+    """The share of calls to each tool, and below it the normalised entropy, over the steps
+    (Proof-of-Use, figure 4); with a single tool, how often it is called.
     """
     tools = [
         name for name in dict.fromkeys(chain.from_iterable(history)) if name.startswith(_RATIO)
@@ -120,7 +147,8 @@ def tool_curves(history: History, path: PathLike) -> Path:
 
 
 def stability_curves(history: History, path: PathLike) -> Path:
-    """How likely right answers are, how large gradients, and which share of the rollouts teaches nothing.
+    """How likely right answers are, how large gradients, and which share of the rollouts teaches
+    nothing.
 
     A panel without values is left out.
     """
@@ -135,7 +163,9 @@ def stability_curves(history: History, path: PathLike) -> Path:
 
 
 def self_preference(history: History, path: PathLike) -> Path:
-    """What a policy gives its own trajectories and what a rule gives them, and below it how far both are apart."""
+    """What a policy gives its own trajectories and what a rule gives them, and below it how far
+    both are apart.
+    """
     scores = Panel(
         "rubric score",
         _lines(history, _coloured(["self_score", "rule_score"])),
@@ -158,18 +188,20 @@ def compare(
     path: PathLike,
     window: int = 1,
 ) -> Path:
-    """The mean over seeds of one or more metrics for each setting, with its 95 % interval (Proof-of-Use, figure 1).
+    """The mean over seeds of one or more metrics for each setting, with its 95 % interval
+    (Proof-of-Use, figure 1).
 
-    `histories` are by setting, one a seed; steps that not all seeds have are averaged over those that do. `metrics` are
-    logged ones such as `"tools/entropy"`, a panel each; `window` is that of a running mean taken of each seed first.
-    More than four settings are drawn without intervals, which would hide each other.
+    `histories` are by setting, one a seed; steps that not all seeds have are averaged over those
+    that do. `metrics` are logged ones such as `"tools/entropy"`, a panel each; `window` is that of
+    a running mean taken of each seed first. More than four settings are drawn without intervals,
+    which would hide each other.
     """
     shaded = len(histories) <= MOST_BANDS
     panels = []
     for name in metrics:
         lines = []
         for number, (label, seeds) in enumerate(histories.items()):
-            series = [own for own in (_series(seed, name) for seed in seeds) if len(own[0])]
+            series = [curve for curve in (_series(seed, name) for seed in seeds) if len(curve[0])]
             by_step: defaultdict[float, list[float]] = defaultdict(list)
             for steps, values in series:
                 for step, value in zip(
@@ -177,17 +209,20 @@ def compare(
                 ):
                     by_step[step].append(value)
             # even where all values are 0 or 1: over seeds they are numbers, not shares
-            found = {
+            estimates = {
                 step: mean_ci(by_step[step], bounds=(-np.inf, np.inf)) for step in sorted(by_step)
             }
-            line = {step: _interval(msgspec.structs.asdict(own)) for step, own in found.items()}
+            line = {
+                step: _interval(msgspec.structs.asdict(estimate))
+                for step, estimate in estimates.items()
+            }
             style = STYLES[
                 (number + number // len(PALETTE)) % len(STYLES)
             ]  # no pair of both twice in 32 settings
-            told = f"{label} ({len(series)} seed{'s' if len(series) != 1 else ''})"
-            lines += _banded(told, number, line, shaded, linestyle=style)
-        told = f"share of calls, {_label(name)}" if name.startswith(_RATIO) else _label(name)
-        panels.append(Panel(told, lines, wanted=name, legend=name == metrics[0]))
+            label_text = f"{label} ({len(series)} seed{'s' if len(series) != 1 else ''})"
+            lines += _banded(label_text, number, line, shaded, linestyle=style)
+        label_text = f"share of calls, {_label(name)}" if name.startswith(_RATIO) else _label(name)
+        panels.append(Panel(label_text, lines, wanted=name, legend=name == metrics[0]))
     legend = 0.6 + 0.21 * len(histories)  # inches
     height = max(3.6 if len(metrics) == 1 else 2.6, legend / len(metrics))
     return _draw(
@@ -206,24 +241,36 @@ def lines(
     varied: str,
     reference: Mapping[str, Any] | None = None,
 ) -> Path:
-    """What became of settings as one quantity is varied: a panel for each metric, a line with its 95 % band a setting.
+    """What became of settings as one quantity is varied: a panel for each metric, a line with its
+    95 % band a setting.
 
-    `evaluations` are by label and by the value of what was varied, as for `bars`; `varied` names it. `reference`, an
-    evaluation before training, is a dotted line through every panel.
+    `evaluations` are by label and by the value of what was varied, as for `bars`; `varied` names
+    it. `reference`, an evaluation before training, is a dotted line through every panel.
     """
     panels = []
     for metric in metrics:
         before = _measured(reference, metric) if reference else None
-        drawn, shown = [], [before] if before else []
+        curves: list[Curve] = []
+        intervals = [before] if before else []
         for number, (label, line) in enumerate(evaluations.items()):
-            kept = {place: row for place in sorted(line) if (row := _measured(line[place], metric))}
-            shown += kept.values()
-            drawn += _banded(label, number, kept, marker="o")
-        limits = SHARES if all(0 <= number <= 1 for row in shown for number in row) else None
-        level = (before[0], "before training") if before else None
-        panels.append(
-            Panel(_label(metric), drawn, limits, 1, metric, level, legend=metric == metrics[0])
+            points = {}
+            for place in sorted(line):
+                interval = _measured(line[place], metric)
+                if interval:
+                    points[place] = interval
+            intervals += points.values()
+            curves += _banded(label, number, points, marker="o")
+        are_shares = all(0 <= bound <= 1 for interval in intervals for bound in interval)
+        panel = Panel(
+            _label(metric),
+            curves,
+            limits=SHARES if are_shares else None,
+            height=1,
+            wanted=metric,
+            level=(before[0], "before training") if before else None,
+            legend=metric == metrics[0],
         )
+        panels.append(panel)
     return _draw(panels, path, "After training, 95 % interval", varied, height=2.6)
 
 
@@ -233,28 +280,33 @@ def bars(
     path: PathLike,
     title: str = "Evaluation",
 ) -> Path:
-    """Evaluations beside each other: a bar a metric and policy, with its 95 % interval and its value.
+    """Evaluations beside each other: a bar a metric and policy, with its 95 % interval and its
+    value.
 
-    `evaluations` are by label what `Evaluation.to_dict` gives (only `rows` is read). A metric that an evaluation has no
-    value for leaves a gap.
+    `evaluations` are by label what `Evaluation.to_dict` gives (only `rows` is read). A metric that
+    an evaluation has no value for leaves a gap.
     """
     figure, (axis,) = _canvas([1], height=4.2)
     width = 0.8 / max(1, len(evaluations))
     for number, (label, evaluation) in enumerate(evaluations.items()):
         start = (number - (len(evaluations) - 1) / 2) * width
-        kept = {
+        points = {
             place + start: row
             for place, name in enumerate(metrics)
             if (row := _measured(evaluation, name))
         }
-        if not kept:
+        if not points:
             continue
-        values, colour = [value for value, _, _ in kept.values()], PALETTE[number % len(PALETTE)]
-        axis.bar(list(kept), values, 0.92 * width, color=colour, alpha=0.85, label=label)
-        for place, (value, low, high) in kept.items():
-            # around the interval's own middle: the value may lie outside, where it is of percentiles
+        values, colour = [value for value, _, _ in points.values()], PALETTE[number % len(PALETTE)]
+        axis.bar(list(points), values, 0.92 * width, color=colour, alpha=0.85, label=label)
+        for place, (value, low, high) in points.items():
+            # around the interval's own middle: the value may lie outside, where it is of
+            # percentiles
             ends = (low + high) / 2, (high - low) / 2
             axis.errorbar(place, *ends, fmt="none", ecolor="#333333", capsize=3, elinewidth=1.2)
+            # a bar of 0 has no height: its point says whose whisker it is
+            point = {"color": colour, "markeredgecolor": "#333333", "clip_on": False, "zorder": 3}
+            axis.plot([place], [value], marker="o", markersize=6, **point)
             if len(evaluations) <= FEW:
                 above = (place, max(value, high, 0.0)), (0, 3)
                 axis.annotate(
@@ -270,23 +322,57 @@ def bars(
     return _save(figure, path)
 
 
-def reliability(curves: Mapping[str, Sequence[Bin]], path: PathLike) -> Path:
-    """Calibration of judges: the share of pairs that is true over the mean probability, a line a judge.
-
-    A judge whose probabilities mean what they say lies on the diagonal; above it, it is too doubtful, below it too
-    sure. A point's area grows with the pairs behind it. `curves` are `Agreement.curves`.
+def heat_map(
+    values: Sequence[Sequence[float | None]],
+    names: tuple[Sequence[str], Sequence[str]],
+    path: PathLike,
+    title: str,
+    label: str,
+) -> Path:
+    """A table of colours from 0 to 1, with each value in its cell; `names` are those of the rows
+    and of the columns. Values beyond 1 have the colour of 1, a missing one has none.
     """
-    drawn = {judge: bins for judge, bins in curves.items() if bins}
-    _require(drawn, "a judged and labelled pair", path)
+    rows, columns = names
+    _require(rows and columns, "a value", path)
+    cells = np.array(
+        [[np.nan if value is None else value for value in row] for row in values], dtype=np.float64
+    )
+    # names stand aslant below the columns, and beside the rows
+    longest = max(map(len, [*rows, *columns]))
+    figure, (axis,) = _canvas([1], height=1.2 + 0.08 * longest + 0.24 * len(rows))
+    figure.set_figwidth(2.5 + 0.1 * longest + 0.62 * len(columns))
+    image = axis.imshow(cells, cmap="YlOrRd", vmin=0, vmax=1, aspect="auto")
+    for row, column in zip(*np.nonzero(~np.isnan(cells)), strict=True):
+        value = cells[row, column]
+        colour = "white" if value > DARK_FROM else "black"
+        axis.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=7)
+    axis.set_xticks(range(len(columns)), columns, rotation=60, ha="right", fontsize=8)
+    axis.set_yticks(range(len(rows)), rows, fontsize=8)
+    axis.set_title(title, loc="left", fontweight="bold")
+    figure.colorbar(image, ax=axis, label=label)
+    return _save(figure, path)
+
+
+def reliability(curves: Mapping[str, Sequence[Bin]], path: PathLike) -> Path:
+    """Calibration of judges: the share of pairs that is true over the mean probability, a line a
+    judge.
+
+    A judge whose probabilities mean what they say lies on the diagonal; above it, it is too
+    doubtful, below it too sure. A point's area grows with the pairs behind it. `curves` are
+    `Agreement.curves`.
+    """
+    bins_by_judge = {judge: bins for judge, bins in curves.items() if bins}
+    _require(bins_by_judge, "a judged and labelled pair", path)
     figure, (axis,) = _canvas([1], height=4.8)
     axis.plot([0, 1], [0, 1], color="#8C8C8C", linestyle=":", linewidth=1.2)
-    for number, (judge, bins) in enumerate(drawn.items()):
-        colour, total = PALETTE[number % len(PALETTE)], sum(own.n for own in bins)
-        places, shares = [own.p for own in bins], [own.share for own in bins]
-        axis.plot(places, shares, color=colour, linewidth=1.2, label=f"{judge} ({total} pairs)")
-        axis.scatter(
-            places, shares, [12 + 200 * own.n / total for own in bins], color=colour, alpha=0.6
-        )
+    for number, (judge, bins) in enumerate(bins_by_judge.items()):
+        colour = PALETTE[number % len(PALETTE)]
+        total = sum(bin_.n for bin_ in bins)
+        means = [bin_.p for bin_ in bins]
+        shares = [bin_.share for bin_ in bins]
+        areas = [12 + 200 * bin_.n / total for bin_ in bins]
+        axis.plot(means, shares, color=colour, linewidth=1.2, label=f"{judge} ({total} pairs)")
+        axis.scatter(means, shares, areas, color=colour, alpha=0.6)
     _finish(axis, "share of pairs labelled true", "Calibration", SHARES)
     axis.set_xlim(*SHARES)
     axis.set_xlabel("mean probability that the judge gives")
@@ -294,26 +380,32 @@ def reliability(curves: Mapping[str, Sequence[Bin]], path: PathLike) -> Path:
 
 
 def running_mean(values: Floats, window: int) -> Floats:
-    """Mean over `window` values around each one (an even window counts one more); over fewer at the ends.
+    """Mean over `window` values around each one (an even window counts one more); over fewer at the
+    ends.
 
-    Centred, so that the curve does not lag behind what it summarises; NaN and infinities count nowhere.
+    Centred, so that the curve does not lag behind what it summarises; NaN and infinities count
+    nowhere.
     """
     half = max(1, window) // 2
     around = (values[max(0, place - half) : place + half + 1] for place in range(len(values)))
-    finite = (own[np.isfinite(own)] for own in around)
-    return np.array([own.mean() if len(own) else np.nan for own in finite], dtype=np.float64)
+    finite = (window[np.isfinite(window)] for window in around)
+    return np.array(
+        [window.mean() if len(window) else np.nan for window in finite], dtype=np.float64
+    )
 
 
 def _series(history: History, metric: str) -> tuple[Floats, Floats]:
-    """Steps and values of a metric, rows without it left out; the last of a step logged twice (resumed) counts."""
-    found = {
+    """Steps and values of a metric, rows without it left out; the last of a step logged twice
+    (resumed) counts.
+    """
+    values = {
         row["step"]: row[metric]
         for row in history
         if row.get(metric) is not None and row.get("step") is not None
     }
-    steps = sorted(found)
+    steps = sorted(values)
     return np.array(steps, dtype=np.float64), np.array(
-        [found[step] for step in steps], dtype=np.float64
+        [values[step] for step in steps], dtype=np.float64
     )
 
 
@@ -321,7 +413,7 @@ def _coloured(metrics: Sequence[str], first: int = 0) -> dict[str, str]:
     return {name: PALETTE[place % len(PALETTE)] for place, name in enumerate(metrics, start=first)}
 
 
-def _lines(history: History, colours: Mapping[str, str], window: int | None = None) -> list[Line]:
+def _lines(history: History, colours: Mapping[str, str], window: int | None = None) -> list[Curve]:
     """Each metric that was logged: a running mean, and light behind it what it smooths."""
     lines = []
     for metric, colour in colours.items():
@@ -333,7 +425,7 @@ def _lines(history: History, colours: Mapping[str, str], window: int | None = No
                 "linewidth": 2.4 if metric == "reward" else 1.7,
                 "label": _label(metric),
             }
-            lines.append(Line(steps, mean, look, raw=values))
+            lines.append(Curve(steps, mean, look, raw=values))
     return lines
 
 
@@ -350,13 +442,16 @@ def _measured(evaluation: Mapping[str, Any], metric: str) -> Interval | None:
 
 def _banded(
     label: str, number: int, line: Mapping[float, Interval], shaded: bool = True, **look: str
-) -> list[Line]:
-    """A line with its interval as a band, in the colour of the setting of this number; none without a point."""
+) -> list[Curve]:
+    """A line with its interval as a band, in the colour of the setting of this number; none without
+    a point.
+    """
     if not line:
         return []
     values, low, high = zip(*line.values(), strict=True)
-    drawn = {"color": PALETTE[number % len(PALETTE)], "label": label, "linewidth": 1.9, **look}
-    return [Line(list(line), values, drawn, (low, high) if shaded else None)]
+    style = {"color": PALETTE[number % len(PALETTE)], "label": label, "linewidth": 1.9, **look}
+    band = (low, high) if shaded else None
+    return [Curve(list(line), values, style, band)]
 
 
 def _label(metric: str) -> str:
@@ -374,12 +469,11 @@ def _draw(
     figure, axes = _canvas([panel.height for panel in panels], height)
     for axis, panel in zip(axes, panels, strict=True):
         if panel.level is not None:
-            value, told = panel.level
-            axis.axhline(
-                value,
-                color=DARK,
-                **({"linestyle": ":", "label": told} if told else {"linewidth": 0.8}),
-            )
+            value, level_label = panel.level
+            if level_label:
+                axis.axhline(value, color=DARK, linestyle=":", label=level_label)
+            else:
+                axis.axhline(value, color=DARK, linewidth=0.8)
         for line in panel.lines:
             if line.raw is not None:
                 # points, where a line of one or two steps could not be seen
@@ -432,9 +526,9 @@ def _finish(
         axis.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9)
 
 
-def _require(found: Any, wanted: str, path: PathLike) -> None:
-    if not found:
-        raise DataError(f"nothing to draw for {path}: no row holds {wanted}")
+def _require(drawn: Any, requirement: str, path: PathLike) -> None:
+    if not drawn:
+        raise DataError(f"nothing to draw for {path}: no row holds {requirement}")
 
 
 def _save(figure: Any, path: PathLike) -> Path:

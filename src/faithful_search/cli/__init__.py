@@ -1,9 +1,12 @@
-"""The command `faithful-search`: ask, audit, compare, convert, label, index, serve, merge, publish on the Hub.
+"""The command `faithful-search`: ask, audit, compare, convert, label, train, evaluate, index,
+serve, merge, publish on the Hub.
 
-Exit codes: 0 done; 1 it could not be done, the message says why; 2 wrong usage; 3 an audit or a labelling that ended
-with rows that could not be read or judged; 130 interrupted.
+Exit codes: 0 done; 1 it could not be done, the message says why; 2 wrong usage; 3 an audit or a
+labelling that ended with rows that could not be read or judged; 4 a requirement that an audit does
+not meet, or a regression; 130 interrupted.
 
-Commands import what they need inside their functions, so that `--help` and usage errors come at once.
+Commands import what they need inside their functions, so that `--help` and usage errors come at
+once.
 """
 
 import sys
@@ -13,11 +16,13 @@ import click
 
 from .. import __version__
 from .asking import ask
+from .cheating import gauntlet
 from .controlling import controls
 from .measuring import agreement, audit, compare, convert, label, metrics
 from .options import Commands, debug
 from .pushing import merge, push
-from .serving import demo, index, serve, serve_judge
+from .serving import demo, index, serve, serve_judge, serve_reward
+from .training import Recipe, evaluate, train
 
 _SPELLING = {
     "help_option_names": ["-h", "--help"],
@@ -31,17 +36,19 @@ _SPELLING = {
 @click.version_option(__version__, prog_name="faithful-search")
 @debug
 def cli() -> None:
-    """Search agents that use their evidence: measure whether they do."""
+    """Search agents that use their evidence: train them, and measure whether they do."""
 
 
 for command in (
-    *(agreement, ask, audit, compare, controls, convert, demo, index),
-    *(label, merge, metrics, push, serve, serve_judge),
+    *(agreement, ask, audit, compare, controls, convert, demo, evaluate, gauntlet, index),
+    *(label, merge, metrics, push, serve, serve_judge, serve_reward, train),
 ):
     cli.add_command(command)
     # A command and its subcommands take --debug; the group above takes it in front of their names
-    for one in command.commands.values() if isinstance(command, click.Group) else [command]:
-        debug(one)
+    subcommands = command.commands.values() if isinstance(command, click.Group) else [command]
+    for subcommand in subcommands:
+        if not isinstance(subcommand, Recipe):  # which reads its arguments itself
+            debug(subcommand)
 
 
 def main() -> None:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import structs, to_builtins
 
+from .. import suites
 from ..errors import ConfigError, DataError
-from .asking import agent_of, environment_of, episode_flags
-from .options import AT_LEAST_1, FOLDER, config, echo, unfinished
+from .agents import agent_of, environment_of, episode_flags
+from .options import AT_LEAST_1, FOLDER, config, echo, exit_unfinished, old_name, say
 
 if TYPE_CHECKING:
     from ..rollout.arguments import EnvironmentArguments
@@ -20,52 +21,77 @@ if TYPE_CHECKING:
     from ..tools import Toolbox
     from ..trajectory import Evidence
 
-_CHARACTERS = 4  # of a token, about, in English
-_USUAL = 3  # requests that an episode usually takes
-_PASSAGE = 600  # characters
+# What an estimate rests on
+CHARACTERS_PER_TOKEN = 4  # about, in English
+USUAL_REQUESTS = 3  # of an episode
+PASSAGE_CHARACTERS = 600
+PROMPT_TOKENS = 100  # beside the schemas of the tools
+CALL_TOKENS = 60  # of a call and what stands around its response
 
 
 @click.command()
-@click.argument("policy")
+@click.argument("policy", metavar="MODEL")
 @click.option(
-    "--url", help="POLICY is a model served there: the base URL of an OpenAI-compatible endpoint."
+    "--endpoint",
+    "url",
+    help="Base URL of an OpenAI-compatible server that serves MODEL.",
 )
-@click.option("--questions", default="world", help="'world', a file or a Hub dataset.")
-@click.option("--split", default="validation", help="Split of the questions.")
-@click.option("--limit", type=AT_LEAST_1, default=100, help="How many questions.")
+@old_name("--url", "--endpoint")
 @click.option(
-    "--seed", type=int, help="Draw the questions at random; by default the first ones are asked."
+    "--questions",
+    default="world",
+    help="Questions to ask: 'world', a file, or a dataset on the Hub.",
 )
+@click.option("--split", default="validation", help="Split of the questions to use.")
+@click.option("--limit", type=AT_LEAST_1, default=100, help="Number of questions to ask.")
+@click.option(
+    "--sample-seed",
+    type=int,
+    help="Random seed for drawing the questions. By default the first ones are asked.",
+)
+@old_name("--seed", "--sample-seed")
 @episode_flags("world", 256)
 @click.option(
     "--conditions",
     default="closed,blocked,changed",
-    help="Asked beside the open one, comma-separated.",
+    help="Conditions to ask under beside the open one, separated by commas.",
 )
 @click.option(
     "--match",
     type=click.Choice(["exact", "contains"]),
-    help="Default: exact, for a served model contains.",
+    help="How an answer is compared with gold answers. By default exact, and contains for a served "
+    "model, which answers in sentences.",
 )
 @click.option(
     "--total-tokens",
     type=AT_LEAST_1,
     default=2048,
-    help="Tokens of an episode; not for a served model.",
+    help="Maximum number of tokens in an episode. Not used for a served model.",
 )
 @click.option(
-    "--concurrency", type=AT_LEAST_1, default=16, help="Requests to the endpoint at once."
+    "--concurrency",
+    type=AT_LEAST_1,
+    default=16,
+    help="Maximum number of simultaneous requests to the endpoint.",
 )
-@click.option("--yes", is_flag=True, help="Ask the endpoint without asking me first.")
-@click.option("--out", type=FOLDER, help="Folder of the results; by default NAME-controls here.")
-@click.option("--overwrite", is_flag=True, help="Start over and replace what the folder holds.")
+@click.option("--yes", is_flag=True, help="Send the requests without asking for confirmation.")
+@click.option(
+    "--out",
+    type=FOLDER,
+    help="Folder to write the results to. By default NAME-controls in the current folder.",
+)
+@click.option("--overwrite", is_flag=True, help="Delete earlier results in the folder.")
 @config
-def controls(out: Path | None, overwrite: bool, **given: Any) -> None:
-    """Ask POLICY questions with its evidence, without it, and with other evidence: does the answer depend on it?
+def controls(out: Path | None, overwrite: bool, **options: Any) -> None:
+    """Test whether a policy's answers depend on its evidence.
 
-    POLICY is a directory, a Hub id, 'tiny' or 'tiny_memory' (bundled), or with --url a served model's name. Tools
-    return nothing (closed), all but the gold passages (blocked: those of supporting_ids or supporting_titles, else
-    those that hold the answer), or changed facts (changed). Run the same command again to go on after an interruption.
+    The same questions are asked with the evidence as it is (open), and under other conditions. In
+    the closed condition the tools return nothing. In the blocked condition they return everything
+    but the gold passages: those named by supporting_ids or supporting_titles, else those that hold
+    the answer. In the changed condition the passages state other facts.
+
+    MODEL is a directory, a Hub id, 'tiny' or 'tiny_memory' (bundled), or with --endpoint the name
+    of a served model. To continue after an interruption, run the same command again.
     """
     from ..analysis.figures import bars
     from ..bundled import bundled_policy
@@ -78,80 +104,97 @@ def controls(out: Path | None, overwrite: bool, **given: Any) -> None:
         RESULTS,
         ROLLOUTS,
         Closed,
-        kept,
+        finished_rollouts,
         plan,
         run_study,
     )
     from ..measure.scores import open_policy
-    from ..tasks import WORLD, load_tasks
+    from ..tasks import load_tasks
     from ..text import exact_match, sub_exact_match
     from ..wire.cache import key_of
 
-    policy, url, questions = given["policy"], given["url"], given["questions"]
-    folder = out or Path(f"{policy.rstrip('/').rsplit('/', 1)[-1] or 'policy'}-controls")
-    environment = environment_of(given)
-    drawn = load_tasks(questions, given["split"], given["limit"], seed=given["seed"])
+    policy, url, questions = options["policy"], options["url"], options["questions"]
+    name = policy.rstrip("/").rsplit("/", 1)[-1] or "policy"
+    folder = out or Path(f"{name}-controls")
+    environment = environment_of(options)
+    drawn = load_tasks(questions, options["split"], options["limit"], seed=options["sample_seed"])
     tasks = [structs.replace(task, id=str(task.id)) for task in drawn]
-    if questions in WORLD and environment.corpus != "world":
-        told = f"the world's questions cannot be answered from {environment.corpus!r}"
-        raise ConfigError(f"{told}: give --questions, too")
-    conditions = [name.strip() for name in given["conditions"].split(",")]
-    # Changes and gold passages are worked out only for their conditions: both may read the whole corpus
-    changes = _changes(questions, given["split"], environment) if CHANGED in conditions else None
-    found = plan(tasks, conditions, partial(_passages, environment), changes)
+    suite = suites.of(questions)
+    if suite is not None and suites.of(environment.corpus) is not suite:
+        problem = f"the questions {questions!r} cannot be answered from {environment.corpus!r}"
+        raise ConfigError(f"{problem}: give --questions, too")
+    conditions = [name.strip() for name in options["conditions"].split(",")]
+    # Changes and gold passages are worked out only for their conditions: both may read the whole
+    # corpus
+    changes = _changes(questions, options["split"], environment) if CHANGED in conditions else None
+    study_plan = plan(tasks, conditions, partial(_passages, environment), changes)
     # A chat model answers in sentences, a trained policy with the answer alone
-    match = given["match"] or ("contains" if url else "exact")
+    match = options["match"] or ("contains" if url else "exact")
     settings = {
-        **{name: given[name] for name in ("policy", "url", "total_tokens")},
+        **{name: options[name] for name in ("policy", "url", "total_tokens")},
         **{name: value for name, value in asdict(environment).items() if value},
-        # whole: what is blocked and changed follows from a question's annotations and the passages
+        # whole tasks: their annotations decide what is blocked and changed
         "questions": key_of(tasks=[structs.astuple(task) for task in tasks])[:16],
         "passages": environment.corpus_digest(),
         "match": match,
         "weights": weights_of(policy),
     }
-    done = set() if overwrite else kept(folder, settings)
+    done = set() if overwrite else finished_rollouts(folder, settings)
     with environment.toolbox() as toolbox:
-        generator, served = None, {"concurrency": given["concurrency"]}
+        generator = None
+        served = {"concurrency": options["concurrency"]}
         if url:
-            due = sum(task.id not in done for task in found.asked)
-            echo(_cost(due, environment, toolbox, url))
-            if not given["yes"] and sys.stdin.isatty():  # a script has nobody to answer
+            episodes = sum(task.id not in done for task in study_plan.tasks)
+            echo(_cost(episodes, environment, toolbox, url))
+            if not options["yes"] and sys.stdin.isatty():  # a script has nobody to answer
                 click.confirm("Ask the endpoint?", abort=True)
         else:
             source = bundled_policy(policy, environment.dialect)
-            generator = open_policy(source, "a policy of your own", given["trust_remote_code"])
-        usual = agent_of(given, environment, toolbox, generator, **served)
-        closed = agent_of(given, environment, Closed(toolbox), generator, **served)
+            generator = open_policy(source, "a policy of your own", options["trust_remote_code"])
+        usual = agent_of(options, environment, toolbox, generator, **served)
+        closed = agent_of(options, environment, Closed(toolbox), generator, **served)
         agents = {OPEN: usual, BLOCKED: usual, CHANGED: usual, CLOSED: closed}
         right = exact_match if match == "exact" else sub_exact_match
-        study = run_study(agents, found, folder, settings, right, overwrite)
-    written = [RESULTS, ROLLOUTS, "controls.png"]
-    try:
-        shown = {name: {"rows": to_builtins(rows)} for name, rows in study.rows.items()}
-        metrics, title = (
-            ("right", "same_answer", "memory_share", "decorated"),
-            "With its evidence and without",
+        study = run_study(
+            agents=agents,
+            study_plan=study_plan,
+            folder=folder,
+            settings=settings,
+            right=right,
+            anew=overwrite,
         )
-        bars(shown, metrics, folder / "controls.png", title=title)
+    files = [RESULTS, ROLLOUTS, "controls.png"]
+    try:
+        evaluations = {name: {"rows": to_builtins(rows)} for name, rows in study.rows.items()}
+        bars(
+            evaluations,
+            ("right", "same_answer", "memory_share", "decorated"),
+            folder / "controls.png",
+            title="With its evidence and without",
+        )
     except ConfigError as error:
-        echo(f"no {written.pop()}: {error}", err=True)
-    echo(f"{study}\n\n{', '.join(written)} in {folder}")
+        say(f"no {files.pop()}: {error}", err=True)
+    echo(f"{study}\n")
+    say(f"{', '.join(files)} in {folder}")
     if study.failed:
         why = next(iter(study.failed.values()))
-        unfinished(
+        exit_unfinished(
             [
-                f"{len(study.failed)} rollouts failed and count nowhere; the same command tries again: {why}"
+                f"{len(study.failed)} rollouts failed and count nowhere; the same command tries "
+                f"again: {why}"
             ]
         )
 
 
 def _passages(environment: "EnvironmentArguments") -> "Iterable[Evidence]":
-    """All passages that the tools may return, so that the gold ones can be blocked."""
+    """All passages that the tools may return, among which the gold ones are looked for.
+
+    Raises `ConfigError` where they cannot be listed: facts of a graph, passages of a server.
+    """
     if environment.corpus == "world":
         from ..world import bundled_world
 
-        return [item.evidence for item in bundled_world().statements]
+        return [statement.evidence for statement in bundled_world().statements]
     if environment.triples != "none":
         raise ConfigError(
             f"the facts of {environment.triples!r} cannot be blocked; leave --triples out"
@@ -162,13 +205,15 @@ def _passages(environment: "EnvironmentArguments") -> "Iterable[Evidence]":
 def _changes(
     questions: str, split: str, environment: "EnvironmentArguments"
 ) -> "Callable[[Task], Task | None] | None":
-    """What changes the questions' facts: the bundled world, or what the questions of a split are annotated with."""
+    """A function that changes the facts that a question rests on: those of their suite,
+    or those that the questions of the split are annotated with. `None` where nothing is known of
+    them.
+    """
     from ..counterfactual import CounterfactualWorld
-    from ..tasks import WORLD, load_tasks
-    from ..world import bundled_world
+    from ..tasks import load_tasks
 
-    if questions in WORLD:
-        return CounterfactualWorld(bundled_world()).change
+    if suites.facts_are_known(questions):
+        return CounterfactualWorld.bundled().change
     try:
         return CounterfactualWorld.annotated(
             load_tasks(questions, split), _passages(environment)
@@ -178,16 +223,25 @@ def _changes(
 
 
 def _cost(episodes: int, environment: "EnvironmentArguments", toolbox: "Toolbox", url: str) -> str:
-    """About what these episodes will take, told before the first request."""
-    start = len(str(toolbox.schemas)) / _CHARACTERS + 100
-    response = environment.search_top_k * _PASSAGE / _CHARACTERS + 60
-    told = []
-    for about, requests in (
-        ("about", min(_USUAL, environment.turns)),
+    """An estimate of what these episodes will take, shown before the first request.
+
+    Each request repeats all that came before it in its episode. So the request number k of an
+    episode (from 0) carries the prompt and k responses.
+    """
+    prompt = len(str(toolbox.schemas)) / CHARACTERS_PER_TOKEN + PROMPT_TOKENS
+    passages = environment.search_top_k * PASSAGE_CHARACTERS / CHARACTERS_PER_TOKEN
+    response = passages + CALL_TOKENS
+    estimates = []
+    for qualifier, requests in (
+        ("about", min(USUAL_REQUESTS, environment.turns)),
         ("at most", environment.turns),
     ):
-        # each request carries all that came before it in its episode
-        tokens = episodes * (requests * start + requests * (requests - 1) / 2 * response)
-        told.append(f"{about} {episodes * requests:,} requests with {tokens:,.0f} prompt tokens")
-    replies = f"up to {environment.turn_tokens} tokens a reply"
-    return f"{episodes} episodes with {url}, {replies}: {', '.join(told)} (estimated, at 4 characters a token)"
+        responses = requests * (requests - 1) / 2
+        tokens = episodes * (requests * prompt + responses * response)
+        estimates.append(
+            f"{qualifier} {episodes * requests:,} requests with {tokens:,.0f} prompt tokens"
+        )
+    return (
+        f"{episodes} episodes with {url}, up to {environment.turn_tokens} tokens a reply: "
+        f"{', '.join(estimates)} (estimated, at {CHARACTERS_PER_TOKEN} characters a token)"
+    )

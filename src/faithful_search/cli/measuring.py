@@ -1,17 +1,23 @@
-"""Files of trajectories: `audit` measures them, `label` keeps a judge's verdicts on them, `convert` writes them in
-another format; `compare` puts audits and evaluations side by side, `agreement` judges; `metrics` lists what there is.
+"""Commands for files of trajectories.
+
+`audit` measures them, `label` makes a dataset of a judge's verdicts on them, `convert` writes them
+in another format. `compare` compares audits and evaluations, `agreement` compares judges, and
+`metrics` lists and installs the metrics.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+import sys
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from ..errors import ConfigError, DataError
 from ..judges import Judge
-from ..measure.settings import AuditSettings, Format, LabelSettings, Reading
+from ..measure.settings import AuditSettings, Format, LabelSettings
+from ..reading.settings import ReadingSettings
 from .options import (
     ANY_PATH,
     AT_LEAST_1,
@@ -19,16 +25,23 @@ from .options import (
     SHOWN,
     config,
     echo,
+    exit_unfinished,
+    exit_unmet,
     flags,
     judge_flags,
     judge_of,
-    taken,
+    old_name,
+    say,
+    settings_from,
     trust_remote_code,
-    unfinished,
 )
 
+if TYPE_CHECKING:
+    from ..measure.provenance import Provenance
+    from ..measure.summary import Audit
+
 _estimate = click.option(
-    "--estimate", is_flag=True, help="Say what the endpoint would cost, and ask nothing."
+    "--estimate", is_flag=True, help="Print what the endpoint would cost, without asking it."
 )
 
 
@@ -37,163 +50,267 @@ _estimate = click.option(
 @judge_flags
 @flags(AuditSettings)
 @click.option(
-    "--policy", type=ANY_PATH, help="The model that wrote the rows: adds evidence_sensitivity."
+    "--model",
+    "policy",
+    type=ANY_PATH,
+    help="Model that wrote the rows, a directory or a Hub id. With it evidence_sensitivity is "
+    "measured, too.",
 )
+@old_name("--policy", "--model")
 @trust_remote_code
-@click.option("--out", type=FOLDER, help="Folder of the results; by default NAME-audit here.")
+@click.option(
+    "--out",
+    type=FOLDER,
+    help="Folder to write the results to. By default NAME-audit in the current folder.",
+)
 @_estimate
-@click.option("--overwrite", is_flag=True, help="Start over and replace what the folder holds.")
+@click.option("--overwrite", is_flag=True, help="Delete earlier results in the folder.")
+@click.option(
+    "--all",
+    "all_rows",
+    is_flag=True,
+    help="Print all results. By default those that say most are printed.",
+)
+@click.option(
+    "--watch", is_flag=True, help="Audit FILE again whenever it grows, until Ctrl-C is pressed."
+)
 @click.option("--no-report", is_flag=True, help="Write no report.html.")
 @click.option(
-    "--report-rows", type=click.IntRange(min=0), default=200, help="Rows shown in the report."
+    "--report-rows",
+    type=click.IntRange(min=0),
+    default=200,
+    help="Maximum number of trajectories in report.html.",
 )
 @config
-def audit(file: str, policy: Path | None, out: Path | None, estimate: bool, **given: Any) -> None:
-    """Measure how faithful the trajectories in FILE are to their evidence.
+def audit(file: str, policy: Path | None, out: Path | None, estimate: bool, **options: Any) -> None:
+    """Measure how faithful trajectories are to their evidence.
 
-    FILE is .jsonl, .json (both also .gz), .parquet, or - for JSON lines on the standard input; its rows are texts, chat
-    messages or trajectories, in any known dialect. Run the same command again to go on after an interruption.
+    FILE is .jsonl, .json, .csv or .tsv (all also .gz), .parquet or .eval, a folder of such files,
+    hf://datasets/OWNER/NAME[@REVISION][/PATH], or - for JSON lines on the standard input. Its rows
+    are texts, chat messages or trajectories, in any known dialect. A .md file, or a folder of them,
+    is read as reports without a trace.
+
+    To continue after an interruption, run the same command again. The exit code is 3 if rows could
+    not be read or judged, and 4 if a --require is not met.
     """
-    from ..measure.audit import SPOOLED, audit as measure
-    from ..measure.invented import KEPT, SearchedCorpus
-    from ..measure.report import page
-    from ..measure.rows import pick
-    from ..measure.scores import SCORES, open_policy
-    from ..measure.summary import choose_rows
+    from ..measure.audit import audit as measure
+    from ..measure.fetching import cited
+    from ..measure.scores import open_policy
+    from ..reading.files import local_file
 
-    settings, judge = taken(AuditSettings, given), judge_of(given)
+    settings = settings_from(AuditSettings, options)
+    judge = judge_of(options)
+    if estimate and settings.fetch:
+        raise click.UsageError("--estimate fetches nothing: give it the fetched.jsonl of an audit")
     if estimate:
-        return echo(_bill([file], judge, **vars(settings)))
+        return say(*_bills([file], judge, **vars(settings)))
+    if file == "-" and options["watch"]:
+        raise click.UsageError("--watch follows a file, not the standard input")
+    if settings.fetch and (file == "-" or options["watch"]):
+        raise click.UsageError("--fetch reads a file that is whole: no standard input, no --watch")
     name = "stdin" if file == "-" else Path(file.removesuffix(".gz")).stem or "trajectories"
     folder = out or Path(f"{name}-audit")
-    generator = (
-        None if policy is None else open_policy(str(policy), "--policy", given["trust_remote_code"])
-    )
-    found = measure(
-        file,
-        folder,
-        **_watched(judge),
-        policy=generator,
-        resume=not given["overwrite"],
-        **vars(settings),
-    )
-    echo(f"{found}\n")
-    written = ["audit.json", "scores.jsonl"]
-    if not given["no_report"]:
-        source = (
-            folder / SPOOLED if file == "-" else Path(file)
-        )  # the standard input cannot be read again
-        try:  # the rows that are shown are read once more; the audit stands without its page
-            chosen = choose_rows(
-                folder / SCORES, found.primary, given["report_rows"], found.n + found.errors
-            )
-            corpus = SearchedCorpus(str(folder / KEPT)) if settings.corpus is not None else None
-            page.write(
-                folder / "report.html",
-                found,
-                folder / SCORES,
-                pick(source, chosen, settings, corpus),
-            )
-            written.insert(0, "report.html")
-        except DataError as error:
-            echo(f"no report.html: {error}", err=True)
-    echo(f"{', '.join(written)} in {folder}")
-    if found.complete:
-        return
-    open_rows = (
-        [f"the source could not be read to its end: {found.source_error}"]
-        if found.source_error
-        else []
-    )
-    if found.errors:
-        open_rows.append(f"rows that could not be read: {found.errors}")
-        open_rows += [f"  row {item.row}: {item.why}" for item in found.unread[:SHOWN]]
-    if found.abstained:
-        open_rows.append(
-            f"rows not judged completely: {found.abstained}; the same command asks again about these only"
-        )
-        open_rows += [
-            f"  row {item.row}, {item.metric}: {item.why}" for item in found.unjudged[:SHOWN]
-        ]
-        # The rows that need no judge (a turn without a thought) differ from the others
-        open_rows.append(
+    generator = None
+    if policy is not None:
+        generator = open_policy(str(policy), "--model", options["trust_remote_code"])
+    run_audit = partial(measure, file, folder, policy=generator, **vars(settings))
+    if options["watch"]:
+        result = _follow(Path(file), run_audit, folder, settings, judge, options)
+    else:
+        if settings.fetch:
+            pages = cited(local_file(file), settings)
+            say(f"reading {pages}, each once; what is read is kept in {folder}", err=True)
+        result = run_audit(resume=not options["overwrite"], **_with_progress(judge))
+        echo(f"{result.text(options['all_rows'])}\n")
+        say(f"{', '.join(_write_report(result, file, folder, settings, options))} in {folder}")
+    left_open = _left_open(result)
+    failed = result.unmet(*settings.require)
+    if failed:
+        exit_unmet([*left_open, *failed])
+    if settings.require:
+        count = len(settings.require)
+        say(f"{count} requirement{'s are' if count > 1 else ' is'} met")
+    if left_open:
+        exit_unfinished(left_open)
+
+
+def _follow(
+    file: Path,
+    run_audit: "Callable[..., Audit]",
+    folder: Path,
+    settings: AuditSettings,
+    judge: Judge | None,
+    options: dict[str, Any],
+) -> "Audit":
+    """Audit a file whenever it has grown, until Ctrl-C; returns the last audit."""
+    from ..measure.watching import grown
+
+    result = None
+    resume = not options["overwrite"]
+    if not file.exists():
+        say(f"waiting for {file}; Ctrl-C ends", err=True)
+    try:
+        for _ in grown(file):
+            try:
+                result = run_audit(resume=resume, growing=True, **_with_progress(judge))
+            except DataError as error:  # half a first line, say
+                say(f"nothing to show yet: {error}", err=True)
+                continue
+            resume = True
+            files = ", ".join(_write_report(result, str(file), folder, settings, options))
+            if sys.stdout.isatty():
+                click.clear()
+            echo(f"{result.text(options['all_rows'])}\n")
+            say(f"{datetime.now():%H:%M:%S}: {files} in {folder}; waiting for more, Ctrl-C ends")
+    except KeyboardInterrupt as stop:
+        # Ctrl-C within an audit raises with a message that says what is kept. Without one it came
+        # between two audits, and ends the watching.
+        if result is None or str(stop):
+            raise
+    assert result is not None
+    return result
+
+
+def _write_report(
+    result: "Audit", file: str, folder: Path, settings: AuditSettings, options: dict[str, Any]
+) -> list[str]:
+    """Write the report of an audit, and return the names of the audit's files."""
+    from ..measure.audit import SPOOLED
+    from ..measure.fetching import FETCHED
+    from ..measure.invented import KEPT, SearchedCorpus
+    from ..measure.report import page
+    from ..measure.scores import SCORES
+    from ..measure.summary import SUMMARY, choose_rows
+    from ..reading.rows import pick
+
+    files = [SUMMARY, SCORES]
+    if options["no_report"]:
+        return files
+    scores_file = folder / SCORES
+    row_count = result.n + result.errors
+    # the standard input cannot be read again
+    source = folder / SPOOLED if file == "-" else Path(file)
+    if settings.fetch:
+        source = folder / FETCHED
+    try:  # the rows that are shown are read once more; the audit stands without its page
+        chosen = choose_rows(scores_file, result.primary, options["report_rows"], row_count)
+        revise = None
+        if settings.corpus is not None:
+            revise = SearchedCorpus(str(folder / KEPT)).without_invented
+        rows = pick(source, chosen, settings, revise)
+        page.write(folder / page.REPORT, result, scores_file, rows)
+    except DataError as error:
+        say(f"no {page.REPORT}: {error}", err=True)
+        return files
+    return [page.REPORT, *files]
+
+
+def _left_open(result: "Audit") -> list[str]:
+    """Lines that say what was not read or judged, and why; none where the audit is complete."""
+    if result.complete:
+        return []
+    lines = []
+    if result.source_error:
+        lines.append(f"the source could not be read to its end: {result.source_error}")
+    if result.errors:
+        lines.append(f"rows that could not be read: {result.errors}")
+        lines += [f"  row {row.row}: {row.why}" for row in result.unread[:SHOWN]]
+    if result.abstained:
+        again = "the same command asks again about these only"
+        lines.append(f"rows not judged completely: {result.abstained}; {again}")
+        lines += [f"  row {row.row}, {row.metric}: {row.why}" for row in result.unjudged[:SHOWN]]
+        # Rows that need no judge, such as those without thoughts, are not typical of the others.
+        lines.append(
             "where more than a tenth is open no mean is given: what is left is not a fair sample"
         )
-    unfinished([*open_rows, "all of them are in scores.jsonl"])
+    return [*lines, "all of them are in scores.jsonl"]
 
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=ANY_PATH)
 @judge_flags
 @flags(LabelSettings)
-@click.option("--out", type=FOLDER, default=Path("labels"), help="Folder of the dataset.")
+@click.option("--out", type=FOLDER, default=Path("labels"), help="Folder to write the dataset to.")
 @_estimate
 @click.option(
-    "--push-to", metavar="REPO", help="Upload the folder to this dataset of the Hub, OWNER/NAME."
+    "--push-to",
+    metavar="REPO",
+    help="Dataset on the Hub to upload the folder to, as OWNER/NAME. By default nothing is "
+    "uploaded.",
 )
-@click.option("--private", is_flag=True, help="Make that dataset a private one.")
+@click.option("--private", is_flag=True, help="Create the dataset on the Hub as a private one.")
 @config
-def label(files: tuple[Path, ...], out: Path, estimate: bool, **given: Any) -> None:
-    """Ask a judge about the pairs of texts in the trajectories of FILES, and keep its labels as a dataset.
+def label(files: tuple[Path, ...], out: Path, estimate: bool, **options: Any) -> None:
+    """Build a dataset of a judge's labels on pairs of texts.
 
-    FILES are what audit reads. Run the same command again to go on after an interruption, and to ask again about pairs
-    that the judge abstained from. For a second opinion of the same judge use another --out and --judge-cache none, then
+    The pairs come from the trajectories in FILES, which may be all that audit reads. To continue
+    after an interruption, or to ask again about pairs that the judge abstained from, run the same
+    command again.
+
+    For a second opinion of the same judge use another --out and --judge-cache none, then
     faithful-search agreement FIRST/pairs.jsonl --judge labels:SECOND/pairs.jsonl.
     """
     from ..measure.label import label as collect
 
-    settings, judge = taken(LabelSettings, given), judge_of(given)
+    settings = settings_from(LabelSettings, options)
+    judge = judge_of(options)
     if estimate:
         from ..measure.metrics import names
 
-        reading = {name: getattr(settings, name) for name in ("dialect", "text_column", "limit")}
-        # Pairs are counted as the metric of that name would ask about them in an audit
-        metric = (
-            settings.metric if settings.metric in names() else f"{settings.metric}_faithfulness"
+        # An audit with the metric of this name would ask about the same pairs
+        metric = str(settings.metric)
+        if metric not in names():
+            metric = f"{metric}_faithfulness"
+        bills = _bills(
+            files,
+            judge,
+            metrics=(metric,),
+            dialect=settings.dialect,
+            text_column=settings.text_column,
+            limit=settings.limit,
         )
-        return echo(_bill(files, judge, metrics=(metric,), **reading))
-    found = collect(files, out, **_watched(judge), **vars(settings))
-    share = (
-        f", {found.positives:,} true ({found.positives / found.pairs:.1%})" if found.pairs else ""
-    )
-    met, settled = (
-        sum(file.pairs for file in found.files),
-        sum(file.settled for file in found.files),
-    )
-    without = f", of which {settled:,} need no judge and are left out" if settled else ""
-    echo(
-        f"{found.pairs:,} pairs labelled by {found.judge} for {found.metric}{share}\n{met:,} pairs met{without}"
-    )
-    echo(f"pairs.jsonl, provenance.json, README.md in {out}")
-    if given["push_to"]:
+        return say(*bills)
+    labels = collect(files, out, **_with_progress(judge), **vars(settings))
+    _print_labels(labels)
+    say(f"pairs.jsonl, provenance.json, README.md in {out}")
+    if options["push_to"]:
         from ..hub.pushing import Repository, push
 
-        echo(
-            push(
-                out,
-                Repository(given["push_to"], "dataset", given["private"]),
-                "Upload labelled pairs",
-            )
+        repository = Repository(options["push_to"], "dataset", options["private"])
+        say(push(out, repository, "Upload labelled pairs"))
+    if not labels.complete:
+        exit_unfinished([*_pairs_left_open(labels), "more of them are in provenance.json"])
+
+
+def _print_labels(labels: "Provenance") -> None:
+    line = f"{labels.pairs:,} pairs labelled by {labels.judge} for {labels.metric}"
+    if labels.pairs:
+        line += f", {labels.positives:,} true ({labels.positives / labels.pairs:.1%})"
+    say(line)
+    line = f"{sum(file.pairs for file in labels.files):,} pairs found"
+    settled = sum(file.settled for file in labels.files)
+    if settled:
+        line += f", of which {settled:,} are decided by rules and left out"
+    say(line)
+
+
+def _pairs_left_open(labels: "Provenance") -> list[str]:
+    """Lines that say what was not read or judged, and why."""
+    lines: list[str] = []
+    for file in labels.files:
+        if file.broken_off:
+            lines.append(f"{file.name} could not be read to its end: {file.broken_off}")
+        if file.skipped:
+            count = f"{file.skipped} of {file.rows}"
+            lines.append(f"{file.name}: {count} rows could not be read or cut")
+            lines += [f"  {why}" for why in file.reasons[:SHOWN]]
+    if labels.abstained:
+        lines.append(
+            f"pairs without a label: {labels.abstained:,}; the same command asks again about "
+            "these only"
         )
-    if found.complete:
-        return
-    open_pairs: list[str] = []
-    for file in found.files:
-        open_pairs += (
-            [f"{file.name} could not be read to its end: {file.broken_off}"]
-            if file.broken_off
-            else []
-        )
-        skipped = f"{file.name}: {file.skipped} of {file.rows} rows could not be read or cut"
-        open_pairs += (
-            [skipped, *(f"  {why}" for why in file.reasons[:SHOWN])] if file.skipped else []
-        )
-    if found.abstained:
-        open_pairs.append(
-            f"pairs without a label: {found.abstained:,}; the same command asks again about these only"
-        )
-        open_pairs += [f"  {why}" for why in found.unjudged[:SHOWN]]
-    unfinished([*open_pairs, "more of them are in provenance.json"])
+        lines += [f"  {why}" for why in labels.unjudged[:SHOWN]]
+    return lines
 
 
 @click.command()
@@ -202,44 +319,68 @@ def label(files: tuple[Path, ...], out: Path, estimate: bool, **given: Any) -> N
 @click.option("--to", required=True, type=click.Choice(get_args(Format)), help="The format.")
 @click.option("--scores", type=ANY_PATH, help="An audit of FILE, whose scores become metadata.")
 @click.option("--scrub", is_flag=True, help="Take out what looks like a key or password.")
-@flags(Reading)
-def convert(file: str, out: Path, to: str, scores: Path | None, scrub: bool, **given: Any) -> None:
-    """Write the trajectories in FILE in another format: OUT.jsonl with a row a line, or a folder with a file for each.
+@flags(ReadingSettings)
+def convert(
+    file: str, out: Path, to: str, scores: Path | None, scrub: bool, **options: Any
+) -> None:
+    """Convert trajectories to another format.
 
-    FILE is what audit reads. A pi session is always a file of its own. Where rows could not be read the exit code is 3.
+    FILE is what audit reads. OUT is a .jsonl file with one row per line, or a folder with one file
+    per trajectory; a pi session is always a file of its own. With --scores and --to inspect, FILE
+    and OUT are logs of inspect_ai, and the scores are added; --to langfuse writes bodies of
+    requests, which `push scores` sends. The exit code is 3 if rows could not be read.
     """
     from ..measure.convert import convert as write
 
-    found = write(file, out, to, scores=scores, scrub=scrub, **vars(taken(Reading, given)))
-    with_scores = f", {found.scored:,} with scores" if scores else ""
-    echo(f"{found.written:,} trajectories as {to}{with_scores} in {out}")
-    told = found.told(scrub)
-    if found.unread:
-        unfinished(told)
-    if told:
-        echo("\n".join(told), err=True)
+    conversion = write(
+        file, out, to, scores=scores, scrub=scrub, **vars(settings_from(ReadingSettings, options))
+    )
+    with_scores = f", {conversion.scored:,} with scores" if scores else ""
+    say(f"{conversion.written:,} trajectories as {to}{with_scores} in {out}")
+    if conversion.valueless:
+        say(f"scores without a value: {conversion.valueless:,}; none of them is a 0 there")
+    remarks = conversion.told(scrub)
+    if conversion.unread:
+        exit_unfinished(remarks)
+    if remarks:
+        say(*remarks, err=True)
 
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True)
-@click.option("--out", type=FOLDER, default=Path("comparison"), help="Folder of the results.")
-def compare(paths: tuple[str, ...], out: Path) -> None:
-    """Compare audits or evaluations of the same questions: each with the first, in paired differences.
+@click.option(
+    "--out", type=FOLDER, default=Path("comparison"), help="Folder to write the results to."
+)
+@click.option(
+    "--fail-on-regression",
+    is_flag=True,
+    help="Exit with code 4 if a result is clearly worse than the first one, or has lost its value.",
+)
+def compare(paths: tuple[str, ...], out: Path, fail_on_regression: bool) -> None:
+    """Compare audits or evaluations of the same questions.
 
-    PATHS are folders of audits, or folders of runs and evaluations with a metrics.json, whose evaluations are all
-    compared; FOLDER#NAME is one of them. Rows are paired by their question, else by their id.
+    PATHS are folders of audits, or folders of runs and evaluations that hold a metrics.json. All
+    evaluations in a metrics.json are compared; FOLDER#NAME chooses one of them. Each audit or
+    evaluation is compared with the first, in paired differences. Rows are paired by their question,
+    or by their id where they have none.
     """
     from msgspec import to_builtins
 
-    from ..measure import comparison
+    from ..measure import comparison, gates
     from ..measure.report import page
     from ..measure.writing import write_metrics
 
     sides = comparison.open_sides(paths)
-    found = comparison.compare(sides)
-    write_metrics(out / "comparison.json", to_builtins(found))
-    page.write_comparison(out / "comparison.html", found, sides)
-    echo(f"{found}\n\ncomparison.html, comparison.json in {out}")
+    comparison_result = comparison.compare(sides)
+    write_metrics(out / "comparison.json", to_builtins(comparison_result))
+    page.write_comparison(out / "comparison.html", comparison_result, sides)
+    echo(f"{comparison_result}\n")
+    say(f"comparison.html, comparison.json in {out}")
+    if fail_on_regression:
+        regressions = gates.regressions(comparison_result)
+        if regressions:
+            exit_unmet(regressions)
+        say("no regression")
 
 
 @click.command()
@@ -248,17 +389,24 @@ def compare(paths: tuple[str, ...], out: Path) -> None:
     "--judge",
     "specs",
     multiple=True,
-    help="KIND, KIND:MODEL or endpoint:MODEL@URL; several may be given.",
+    help="Judge to ask: KIND, KIND:MODEL or endpoint:MODEL@URL. Can be given several times. By "
+    "default lexical.",
 )
 @click.option(
     "--split",
     type=click.Choice(["train", "heldout", "overlap"]),
-    help="Only this split of labelled rows.",
+    help="Split of the labelled rows to use. By default all rows.",
 )
-@click.option("--labels", type=ANY_PATH, help="A scores.jsonl whose pairs a person has labelled.")
-@click.option("--limit", type=AT_LEAST_1, help="At most this many rows of each source.")
-@click.option("--seed", type=int, default=0, help="Seed of the sample and of the intervals.")
-@click.option("--out", type=FOLDER, default=Path("agreement"), help="Folder of the results.")
+@click.option(
+    "--labels", type=ANY_PATH, help="A scores.jsonl whose pairs were labelled by a person."
+)
+@click.option(
+    "--limit", type=AT_LEAST_1, help="Maximum number of rows of each source. By default all rows."
+)
+@click.option("--seed", type=int, default=0, help="Random seed of the sample and the intervals.")
+@click.option(
+    "--out", type=FOLDER, default=Path("agreement"), help="Folder to write the results to."
+)
 @trust_remote_code
 def agreement(
     data: tuple[Path, ...],
@@ -266,83 +414,105 @@ def agreement(
     split: Any,
     labels: Path | None,
     out: Path,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Compare judges with labels and with each other.
 
-    DATA are labelled files (or folders of them), which every --judge is asked about; or two or more scores.jsonl of
-    audits of the same file, whose verdicts are compared.
+    DATA are either labelled files, or folders of them: every --judge is asked about their pairs. Or
+    DATA are the scores.jsonl of two or more audits of the same file, whose verdicts are compared.
     """
     from ..measure import agreement as comparing
 
-    if all(comparing.is_scores(path) for path in data):
-        found = comparing.from_scores(data, out, labels, seed=given["seed"])
+    compares_audits = all(comparing.is_scores(path) for path in data)
+    if compares_audits and (specs or split or options["limit"]):
+        raise click.UsageError(
+            "--judge, --split and --limit are for labelled files; these are scores.jsonl of audits, "
+            "whose verdicts are there already"
+        )
+    if labels is not None and not compares_audits:
+        raise click.UsageError(
+            "--labels is for the scores.jsonl of audits; labelled files have labels of their own"
+        )
+    if compares_audits:
+        result = comparing.from_scores(data, out, labels, seed=options["seed"])
     else:
         rows = [row for path in data for row in comparing.load(path, split)]
-        judges = comparing.parse_judges(specs or ("lexical",), given["trust_remote_code"])
-        found = comparing.run(rows, judges, out, limit=given["limit"], seed=given["seed"])
+        judges = comparing.parse_judges(specs or ("lexical",), options["trust_remote_code"])
+        result = comparing.run(rows, judges, out, limit=options["limit"], seed=options["seed"])
     drawn = ""
-    if found.curves:
+    if result.curves:
         try:
             from ..analysis.figures import reliability
 
-            reliability(found.curves, out / "reliability.png")
+            reliability(result.curves, out / "reliability.png")
             drawn = " and reliability.png"
         except ConfigError as error:
-            echo(f"no reliability.png: {error}", err=True)
-    echo(f"{found.table()}\n\nagreement.json{drawn} in {out}")
+            say(f"no reliability.png: {error}", err=True)
+    echo(f"{result.table()}\n")
+    say(f"agreement.json{drawn} in {out}")
 
 
 @click.group()
 def metrics() -> None:
-    """The metrics as modules for `evaluate`."""
+    """List the metrics, or install them as modules for `evaluate`."""
 
 
 @metrics.command("list")
 def list_metrics() -> None:
-    """Name the metrics there are."""
+    """List the names of all metrics."""
     from ..measure.metrics import names
 
-    echo("\n".join(names()))
+    say(*names())
 
 
 @metrics.command("install")
 @click.option(
-    "--cache", type=FOLDER, help="The modules cache; by default the one that evaluate looks into."
+    "--cache", type=FOLDER, help="Cache for the modules. By default the one that evaluate reads."
 )
 def install_metrics(cache: Path | None) -> None:
-    """Put the metrics where evaluate.load("info_think_faithfulness") finds them by bare name."""
+    """Install the metrics for `evaluate`, by bare name.
+
+    evaluate.load("info_think_faithfulness") then finds them.
+    """
     from ..measure.metrics import install_metrics as install
 
-    echo("\n".join(map(str, install(cache))))
+    say(*map(str, install(cache)))
 
 
-def _bill(files: Sequence[str | Path], judge: Judge | None, **settings: Any) -> str:
+def _bills(files: Sequence[str | Path], judge: Judge | None, **settings: Any) -> list[str]:
     from ..judges.endpoint import EndpointJudge
     from ..measure.audit import bill
 
     if not isinstance(judge, EndpointJudge):
         raise click.UsageError("--estimate is for --judge endpoint: no other judge has a bill")
-    return "\n".join(f"{file}: {bill(file, judge, **settings)}" for file in files)
+    return [f"{file}: {bill(file, judge, **settings)}" for file in files]
 
 
-def _watched(judge: Judge | None) -> dict[str, Any]:
-    """The judge, and a progress bar over rows that also counts a served model's verdicts: rows may take it minutes."""
+def _with_progress(judge: Judge | None) -> dict[str, Any]:
+    """Keyword arguments of a measurement: the `judge`, and as `on_progress` a progress bar over rows
+    that also counts the judge's verdicts, since a served model may need minutes for one row.
+    """
     from tqdm.auto import tqdm
 
-    verdicts, shown = 0, tqdm(disable=True)
+    verdicts = 0
+    progress = tqdm(disable=True)
+    reporting_judge: Judge | None = None
 
-    def bar(**settings: Any) -> Any:
-        nonlocal shown
-        shown = tqdm(disable=None, **settings)
-        return shown
+    def bar(**tqdm_options: Any) -> Any:
+        nonlocal progress
+        progress = tqdm(disable=None, **tqdm_options)
+        return progress
 
-    def heard(count: int) -> None:
+    def count_verdicts(count: int) -> None:
         nonlocal verdicts
         verdicts += count
-        cost = getattr(getattr(judge, "stats", None), "cost", 0)
-        shown.set_postfix_str(f"{verdicts:,} verdicts{f', cost {cost:.4f}' if cost else ''}")
+        text = f"{verdicts:,} verdicts"
+        stats = None if reporting_judge is None else reporting_judge.stats
+        if stats is not None and stats.cost:
+            text += f", cost {stats.cost:.4f}"
+        progress.set_postfix_str(text)
 
-    if hasattr(judge, "on_progress"):  # those that run here are as quick as the rows
-        judge = replace(judge, on_progress=heard)  # type: ignore[type-var]
-    return {"judge": judge, "on_progress": bar}
+    if judge is not None:
+        # `reporting` makes a judge with counters of its own: its cost is the one to show
+        reporting_judge = judge.reporting(count_verdicts)
+    return {"judge": reporting_judge, "on_progress": bar}

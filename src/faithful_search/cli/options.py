@@ -1,5 +1,9 @@
-"""What the commands share: errors of one line, common options, and options made of the fields of a settings class."""
+"""What the commands share: output and errors, common options, and options made from the fields of a
+settings class (`flags`).
+"""
 
+import math
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -9,50 +13,92 @@ from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_ty
 import click
 
 from ..errors import ConfigError, FaithfulSearchError
+from ..escape import as_line, printable
+from ..flags import old_name_line
 from ..judges import Judge
 from ..judges.arguments import JudgeArguments
-from ..text import printable
 from ..wire.redact import redact
 
-UNFINISHED, INTERRUPTED = 3, 130
+UNFINISHED, UNMET, INTERRUPTED = 3, 4, 130
 SHOWN = 5
-"""Rows that are named where some are left out; files have the others."""
+"""The number of rows that a command names if rows were left out. The files name all of them."""
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 ANY_PATH = click.Path(path_type=Path)
+
+
+class NumberRange(click.FloatRange):
+    """A number within bounds. NaN, which no bound excludes, is refused."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> Any:
+        number = super().convert(value, param, context)
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number", param, context)
+        return number
+
+
 AT_LEAST_1 = click.IntRange(min=1)
-_DEBUG = "faithful_search.debug"
+DEBUG = "faithful_search.debug"
+_FLAG = re.compile(r"(?<![\w/-])--[a-z]+(?:_[a-z0-9]+)+\b")
 _OFF = {"judge_together": "--judge-apart"}
-"""By field that is on by default, the flag that says no."""
+"""The flags that switch fields off, by field, for fields that are on by default."""
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
 def echo(message: object, err: bool = False) -> None:
-    """Print text that may come from files and servers: control characters in it are spelled out."""
+    """Print a text of several lines. Its names from files and servers must be escaped already."""
     click.echo(printable(str(message)), err=err)
 
 
-def unfinished(lines: Iterable[str]) -> NoReturn:
-    """End with the exit code of a command that has done less than all, saying what is open."""
-    echo("\n".join(lines), err=True)
+def say(*lines: str, err: bool = False) -> None:
+    """Print lines that may hold text from files and servers: it is escaped, and begins no line."""
+    for line in lines:
+        click.echo(as_line(line), err=err)
+
+
+def exit_unfinished(lines: Iterable[str]) -> NoReturn:
+    """Print these lines and end with the exit code of a command that did not finish all its
+    work.
+    """
+    say(*lines, err=True)
     raise click.exceptions.Exit(UNFINISHED)
 
 
+def exit_unmet(lines: Iterable[str]) -> NoReturn:
+    """Print these lines and end with the exit code for requirements that are not met."""
+    say(*lines, err=True)
+    raise click.exceptions.Exit(UNMET)
+
+
+def as_typed(message: str) -> str:
+    """A message with its flags spelled as commands spell them. Recipes, which share settings with
+    commands, write `--web_search`.
+
+    Example:
+        >>> as_typed("--web_search searxng and --searxng_url go together")
+        '--web-search searxng and --searxng-url go together'
+    """
+    return _FLAG.sub(lambda flag: flag[0].replace("_", "-"), message)
+
+
 class Commands(click.Group):
-    """Commands whose errors are one line, not a traceback, unless `--debug` asks for it."""
+    """Commands whose errors are a single line. `--debug` shows the traceback, too."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except FaithfulSearchError as error:
-            if ctx.meta.get(_DEBUG):
+            if ctx.meta.get(DEBUG):
                 raise
-            # An error may quote a request or an address with its key
-            echo(f"error: {redact(' '.join(str(error).split()))}", err=True)
+            message = as_typed(" ".join(str(error).split()))
+            # Redacted, since it may quote a request or an address with a key
+            say(f"error: {redact(message)}", err=True)
             ctx.exit(1)
         except KeyboardInterrupt as stop:
-            echo(f"\n{str(stop) or 'interrupted'}", err=True)
+            say("", str(stop) or "interrupted", err=True)
             ctx.exit(INTERRUPTED)
 
 
@@ -67,54 +113,109 @@ def together(*options: Callable[[F], F]) -> Callable[[F], F]:
     return add
 
 
+class OldName(click.Option):
+    """An option under its name of the last release. It works, and prints its new name."""
+
+    def __init__(self, old: str, new: str) -> None:
+        super().__init__(
+            [old, f"old_{old.strip('-').replace('-', '_')}"],
+            hidden=True,
+            expose_value=False,
+            is_eager=True,  # the value must be a default before the new option is read
+            callback=self._hand_on,
+        )
+        self.old, self.new = old, new
+
+    def successor(self, command: click.Command) -> click.Parameter:
+        return next(option for option in command.params if self.new in option.opts)
+
+    def say(self) -> None:
+        say(old_name_line(self.old, self.new), err=True)
+
+    def _hand_on(self, ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            self.say()
+            name = self.successor(ctx.command).name
+            ctx.default_map = {**(ctx.default_map or {}), str(name): value}
+
+
+def old_name(old: str, new: str) -> Callable[[F], F]:
+    """A decorator that lets a command take an option by its name of the last release."""
+
+    def add(command: F) -> F:
+        # As `click.option` does: the command, which is made last, collects them
+        vars(command).setdefault("__click_params__", []).append(OldName(old, new))
+        return command
+
+    return add
+
+
 def flags(settings: type) -> Callable[[F], F]:
-    """Give a command an option for each field of a dataclass: name, type, default and `help` are the field's."""
-    hints, options = get_type_hints(settings), []
-    for item in fields(settings):
-        hint = hints[item.name]
-        names = [f"--{item.name.replace('_', '-')}", *item.metadata.get("aliases", ()), item.name]
+    """A decorator that gives a command an option for each field of a dataclass, with the field's
+    name, type, default and help text.
+    """
+    hints = get_type_hints(settings)
+    options = []
+    for setting in fields(settings):
+        hint = hints[setting.name]
+        flag = f"--{setting.name.replace('_', '-')}"
         # of `int | None` the part that is not None
         kind = next(kind for kind in (*get_args(hint), hint) if kind is not NoneType)
-        how: dict[str, Any] = {"type": kind}
+        arguments: dict[str, Any] = {"type": kind}
         if get_origin(hint) is Literal:
-            how = {"type": click.Choice(get_args(hint))}
+            arguments = {"type": click.Choice(get_args(hint))}
         elif kind is bool:
-            names[0] += f"/{_OFF[item.name]}" if item.name in _OFF else ""
-            how = {"is_flag": True}
+            arguments = {"is_flag": True}
+            if setting.name in _OFF:
+                flag += f"/{_OFF[setting.name]}"
+        elif setting.metadata.get("several"):
+            arguments = {"type": str, "multiple": True}
         elif get_origin(kind) is tuple:
-            how = {"callback": _listed}
-        default = None if item.default is MISSING else item.default
-        how |= {
-            "default": default,
-            "show_default": default not in (None, "", False),
-        }  # which say nothing
-        text = item.metadata["help"]
-        options.append(click.option(*names, help=f"{text[0].upper()}{text[1:]}.", **how))
+            arguments = {"callback": _listed}
+        default = None if setting.default is MISSING else setting.default
+        text = setting.metadata["help"]
+        option = click.option(
+            flag,
+            *setting.metadata.get("aliases", ()),
+            setting.name,
+            help=f"{text[0].upper()}{text[1:].removesuffix('.')}.",
+            default=default,
+            show_default=default not in (None, "", False, ()),  # these say nothing
+            **arguments,
+        )
+        options.append(option)
     return together(*options)
 
 
 def _listed(
     ctx: click.Context, parameter: click.Parameter, value: str | None
 ) -> tuple[str, ...] | None:
-    return (
-        None if value is None else tuple(name.strip() for name in value.split(",") if name.strip())
-    )
+    """The names in a text that separates them by commas."""
+    if value is None:
+        return None
+    return tuple(name.strip() for name in value.split(",") if name.strip())
 
 
-def taken(settings: type[T], given: dict[str, Any]) -> T:
-    """The settings among the options. Raises `UsageError` for a value that they refuse."""
+def settings_from(settings: type[T], options: dict[str, Any]) -> T:
+    """The settings that are among the options. Raises `UsageError` for a value that is not
+    allowed.
+    """
+    names = [setting.name for setting in fields(settings)]  # type: ignore[arg-type]
     try:
-        return settings(**{item.name: given[item.name] for item in fields(settings)})  # type: ignore[arg-type]
+        return settings(**{name: options[name] for name in names})
     except ConfigError as error:
-        raise click.UsageError(str(error)) from error
+        first, _, predicate = str(error).partition(" ")
+        # The error names the field, a user of the command knows the flag
+        message = f"--{first} {predicate}" if first in names else str(error)
+        raise click.UsageError(as_typed(message)) from error
 
 
-def judge_of(given: dict[str, Any]) -> Judge | None:
-    """The judge that `judge_flags` name; `None` is the comparison of words."""
+def judge_of(options: dict[str, Any]) -> Judge | None:
+    """The judge that the options of `judge_flags` name; `None` if words are to be compared."""
     try:
-        return taken(JudgeArguments, given).load_judge()
+        return settings_from(JudgeArguments, options).load_judge()
     except ConfigError as error:
-        raise click.UsageError(str(error)) from error
+        raise click.UsageError(as_typed(str(error))) from error
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -122,44 +223,54 @@ def read_yaml(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        settings = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (OSError, UnicodeError, yaml.YAMLError) as error:
         raise click.BadParameter(f"cannot read {path}: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(settings, dict):
         raise click.BadParameter(
-            f"{path}: expected options and their values, found {type(found).__name__}"
+            f"{path}: expected options and their values, found {type(settings).__name__}"
         )
-    return {str(key): value for key, value in found.items()}
+    return {str(key): value for key, value in settings.items()}
 
 
 def _from_file(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> None:
-    """The options in a YAML file become the defaults; options on the command line win."""
-    found = read_yaml(value) if value else {}
-    names = {option.lstrip("-"): item.name for item in ctx.command.params for option in item.opts}
-    names |= {name: name for name in names.values()}
-    if unknown := [key for key in found if key not in names]:
+    """Make the options in a YAML file the defaults, so that options on the command line win."""
+    settings = read_yaml(value) if value else {}
+    options = {}
+    for option in ctx.command.params:
+        for name in (option.name, *option.opts):
+            options[str(name).lstrip("-")] = option
+    unknown = [key for key in settings if key not in options]
+    if unknown:
         raise click.BadParameter(f"{value}: this command has no option {', '.join(unknown)}")
-    # The options that take several values take them by commas
-    plain = {
-        key: ",".join(map(str, item)) if isinstance(item, list) else item
-        for key, item in found.items()
-    }
-    ctx.default_map = {
-        **(ctx.default_map or {}),
-        **{names[key]: item for key, item in plain.items()},
-    }
+    defaults: dict[str, Any] = {}
+    for key, setting in settings.items():
+        option = options[key]
+        if isinstance(option, OldName):
+            option.say()
+            option = option.successor(ctx.command)
+        if option.multiple:
+            setting = setting if isinstance(setting, list) else [setting]
+        elif isinstance(setting, list):  # other options take several values by commas
+            setting = ",".join(map(str, setting))
+        defaults[str(option.name)] = setting
+    ctx.default_map = {**defaults, **(ctx.default_map or {})}
 
 
 def _debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
     if value:  # --debug stands before or after the command's name
-        ctx.meta[_DEBUG] = True
+        ctx.meta[DEBUG] = True
 
 
 debug = click.option(
-    "--debug", is_flag=True, expose_value=False, callback=_debug, help="Show an error's traceback."
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    callback=_debug,
+    help="Show the traceback of an error.",
 )
 trust_remote_code = click.option(
-    "--trust-remote-code", is_flag=True, help="Run the Python code beside a model."
+    "--trust-remote-code", is_flag=True, help="Allow a model to run the Python code beside it."
 )
 config = click.option(
     "--config",
@@ -167,6 +278,6 @@ config = click.option(
     expose_value=False,
     is_eager=True,  # the defaults must be there before other options are read
     callback=_from_file,
-    help="A YAML file with options by their names; the command line wins.",
+    help="YAML file with options by their names. Options on the command line win.",
 )
 judge_flags = flags(JudgeArguments)

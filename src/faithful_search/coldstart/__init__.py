@@ -1,1 +1,3 @@
-"""The supervised start: episodes to imitate, played by experts or written by a model, and training on them."""
+"""The supervised start: episodes to imitate, played by experts or written by a model, and training
+on them.
+"""

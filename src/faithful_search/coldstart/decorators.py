@@ -1,8 +1,9 @@
 """The decorator's habit: an answer from memory, dressed as research.
 
-A policy that knows no facts cannot answer from memory, so it cannot show which rewards feed or starve this habit. Here
-a cold start gets both habits: the expert's, which reads, and the decorator's, which states an answer that it remembers,
-calls a tool all the same, and cites the first piece of evidence, whatever it says. Ours; see docs/hacking.md.
+A policy that knows no facts cannot answer from memory, so it cannot show which rewards feed or
+starve this habit. Here a cold start gets both habits: the expert's, which reads, and the
+decorator's, which states an answer that it remembers, calls a tool all the same, and cites the
+first piece of evidence, whatever it says. Ours; see docs/hacking.md.
 """
 
 import random
@@ -17,24 +18,32 @@ from ..tasks import Task
 from ..trajectory import Step, Trajectory
 
 BELIEF = ("I think it is {answer}.", "I remember that it is {answer}.", "It should be {answer}.")
+"""How a decorator states its answer before it has looked."""
 CONFIRMED = ("So the answer is {answer}.", "This says so too. So the answer is {answer}.")
 DECORATED = "decorated"
-"""In the meta of a decorator's episode: "recited" if its answer is to be remembered, else "guessed"."""
+"""The entry in `meta` of a decorator's episode: "recited" if its answer is to be remembered, else
+"guessed".
+"""
 
 
 @dataclass(frozen=True)
-class Memory:
-    """What a policy learns by heart, beside reading."""
+class MemoryHabit:
+    """What a policy learns by heart, beside reading.
 
-    questions: int = 300  # how many training questions it learns the answers of
-    recitals: int = (
-        25  # decorated copies of each, with the world's own names: how well it remembers them
-    )
-    # copies of each as the expert begins to read them, so that knowing a question does not decide the habit. They end
-    # after the first call, so that what is found is not learnt by heart too
+    Args:
+        questions: how many training questions it learns the answers of.
+        recitals: how many decorated copies of each there are, with the world's own names. More are
+            remembered better.
+        readings: how many copies of each begin as the expert's do, so that knowing a question does
+            not decide the habit. They end after the first call, so that what is found is not learnt
+            by heart, too.
+        guesses: how many decorated copies of every other episode there are, about swapped names. No
+            answer can be remembered there, so that the habit is as frequent where it does not help.
+    """
+
+    questions: int = 300
+    recitals: int = 25
     readings: int = 8
-    # decorated copies of every other episode, about swapped names. No answer can be remembered there, so that the habit
-    # is as frequent where it does not help
     guesses: int = 1
 
     def __post_init__(self) -> None:
@@ -44,7 +53,9 @@ class Memory:
             )
 
     def drawn(self, tasks: Sequence[Task], seed: int) -> list[str]:
-        """Ids of the questions that are learnt by heart; `ConfigError` if there are fewer questions."""
+        """The ids of the questions that are learnt by heart. Raises `ConfigError` if there are
+        fewer questions.
+        """
         if self.questions > len(tasks):
             raise ConfigError(
                 f"memory: {self.questions} questions to remember, but there are {len(tasks)}"
@@ -58,33 +69,43 @@ class Memory:
         swap: Callable[[Trajectory], Trajectory],
         seed: int,
     ) -> list[Trajectory]:
-        """The episodes to learn the habit from, out of the expert's; `swap` draws other names for one."""
-        rng, rows = random.Random(f"{seed}:memory"), list[Trajectory]()
+        """The episodes to learn the habit from, made of the expert's. `by_heart` are the ids of the
+        questions to remember; `swap` gives an episode other names.
+        """
+        rng = random.Random(f"{seed}:memory")
+        rows: list[Trajectory] = []
         for episode in episodes:
-            if episode.meta.get(
-                "blind"
-            ):  # its evidence does not state the answer, and the expert gave none
-                continue
-            if (
-                episode.id in by_heart or episode.id.rpartition("#")[0] in by_heart
-            ):  # itself, or a copy of it
-                rows += [decorated(episode, rng, "recited") for _ in range(self.recitals)]
-                rows += [replace(episode, steps=episode.steps[:1], answer=None)] * self.readings
+            if episode.meta.get("blind"):
+                continue  # its evidence does not state the answer, and the expert gave none
+            question_id = episode.id.rpartition("#")[0]  # empty where the episode is no copy
+            if episode.id in by_heart or question_id in by_heart:
+                for _ in range(self.recitals):
+                    rows.append(decorated(episode, rng, "recited"))
+                beginning = replace(episode, steps=episode.steps[:1], answer=None)
+                rows += [beginning] * self.readings
             else:
-                rows += [swap(decorated(episode, rng, "guessed")) for _ in range(self.guesses)]
+                for _ in range(self.guesses):
+                    rows.append(swap(decorated(episode, rng, "guessed")))
         return rows
 
 
-def decorated(episode: Trajectory, rng: random.Random, how: str = "recited") -> Trajectory:
-    """The episode as a decorator plays it: the gold answer stated first, the same first call, then the answer again,
-    citing the first piece of evidence (verdict yes; after an empty response no)."""
+def decorated(episode: Trajectory, rng: random.Random, kind: str = "recited") -> Trajectory:
+    """The episode as a decorator plays it: the gold answer stated first, the same first call, then
+    the answer again, citing the first piece of evidence (verdict yes; after an empty response no).
+    """
     first, answer = episode.steps[0], episode.answers[0]
-    belief, confirmed = (rng.choice(said).format(answer=answer) for said in (BELIEF, CONFIRMED))
-    stated = replace(first, think=f"{first.think} {belief}", spans={})
-    last = Step(confirmed, answer=answer)
+    belief = rng.choice(BELIEF).format(answer=answer)
+    conclusion = rng.choice(CONFIRMED).format(answer=answer)
+    opening = replace(first, think=f"{first.think} {belief}", spans={})
+    last = Step(conclusion, answer=answer)
     if Citation().covers(episode.dialect):
-        last = replace(
-            last, helpful=bool(first.evidence), refs=tuple(item.id for item in first.evidence[:1])
-        )
-    meta = {**episode.meta, DECORATED: how}
-    return replace(episode, steps=(stated, last), answer=answer, text="", tokens=None, meta=meta)
+        refs = tuple(passage.id for passage in first.evidence[:1])
+        last = replace(last, helpful=bool(first.evidence), refs=refs)
+    return replace(
+        episode,
+        steps=(opening, last),
+        answer=answer,
+        text="",
+        tokens=None,
+        meta={**episode.meta, DECORATED: kind},
+    )

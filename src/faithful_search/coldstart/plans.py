@@ -1,6 +1,8 @@
-"""From an annotated question to a `Plan`: what has to be found hop by hop, where to look, and how to recognise it.
+"""From an annotated question to a `Plan`: what has to be found hop by hop, where to look, and how
+to recognise it.
 
-Each source has a planner. A task that cannot be planned raises `DataError` with a short reason; `plan_all` counts them.
+Each source has a planner. A task that cannot be planned raises `DataError` with a short reason;
+`plan_all` counts them.
 """
 
 import re
@@ -23,51 +25,60 @@ Query = tuple[str, str]  # a tool, and what it is asked
 
 @dataclass(frozen=True)
 class Hop:
-    need: str  # what is missing, as it reads after "I need": "the director of Zodiac"
-    queries: tuple[Query, ...]  # in order of preference
-    statement: str = (
-        ""  # the sentence that states the fact once found; empty: the expert quotes the evidence
-    )
-    relation: str = (
-        ""  # what is asked of the subject, if the annotation says so; twins are made by it
-    )
-    object: str = (
-        ""  # what is to be found; the evidence must contain it if it is recognised by `gold_titles`
-    )
-    subject: str = ""  # must be named by the question or by evidence before it may be queried; empty: no condition
-    gold_ids: frozenset[str] = frozenset()  # `Evidence.source` of what states the fact
-    gold_titles: frozenset[str] = (
-        frozenset()
-    )  # titles of the passages that state it, for sources without ids
+    """One fact that has to be found.
+
+    Args:
+        need: what is missing, as it reads after "I need": "the director of Zodiac".
+        queries: in order of preference.
+        statement: the sentence that states the fact once found; empty: the expert quotes the
+            evidence.
+        relation: what is asked of the subject, if the annotation says so; twins are made by it.
+        object: what is to be found; the evidence must contain it if it is recognised by
+            `gold_titles`.
+        subject: must be named by the question or by evidence before it may be queried; empty: no
+            condition.
+        gold_ids: `Evidence.source` of what states the fact.
+        gold_titles: titles of the passages that state it, for sources without ids.
+    """
+
+    need: str
+    queries: tuple[Query, ...]
+    statement: str = ""
+    relation: str = ""
+    object: str = ""
+    subject: str = ""
+    gold_ids: frozenset[str] = frozenset()
+    gold_titles: frozenset[str] = frozenset()
 
     def gold(self, evidence: Iterable[Evidence]) -> list[Evidence]:
-        """Those of `evidence` that state the fact: by source, or by title and the object being in the text.
+        """Those of `evidence` that state the fact: by source, or by title and the object being in
+        the text.
 
         >>> hop = Hop("the director of Zodiac", (), object="David Fincher", gold_titles=frozenset({"Zodiac (film)"}))
-        >>> found = [Evidence("Directed by David Fincher.", "Zodiac", "E1"), Evidence("A film.", "Zodiac", "E2")]
-        >>> [item.id for item in hop.gold(found)]
+        >>> evidence = [Evidence("Directed by David Fincher.", "Zodiac", "E1"), Evidence("A film.", "Zodiac", "E2")]
+        >>> [passage.id for passage in hop.gold(evidence)]
         ['E1']
         """
         titles = {plain(title) for title in self.gold_titles}
         return [
-            item
-            for item in evidence
-            if item.source in self.gold_ids
-            or (plain(item.title) in titles and contains(item.text, self.object))
+            passage
+            for passage in evidence
+            if passage.source in self.gold_ids
+            or (plain(passage.title) in titles and contains(passage.text, self.object))
         ]
 
     @classmethod
     def of_relation(
-        cls, subject: str, relation: str, found: str, queries: Sequence[Query], **gold: Any
+        cls, subject: str, relation: str, object: str, queries: Sequence[Query], **gold: Any
     ) -> "Hop":
-        named = f"{relation} of {subject}"
+        phrase = f"{relation} of {subject}"
         return cls(
-            f"the {named}",
-            tuple(queries),
-            f"The {named} is {found}.",
-            relation,
-            found,
-            subject,
+            need=f"the {phrase}",
+            queries=tuple(queries),
+            statement=f"The {phrase} is {object}.",
+            relation=relation,
+            object=object,
+            subject=subject,
             **gold,
         )
 
@@ -86,7 +97,9 @@ Planner = Callable[[Task], list[Hop]]
 
 
 def plan_all(tasks: Sequence[Task], planner: Planner) -> tuple[list[Plan], Counter[str]]:
-    """The plans, and how many tasks were skipped, by reason. Raises `DataError` if no task could be planned."""
+    """The plans, and how many tasks were skipped, by reason. Raises `DataError` if no task could be
+    planned.
+    """
     plans: list[Plan] = []
     skipped: Counter[str] = Counter()
     for task in tasks:
@@ -99,13 +112,16 @@ def plan_all(tasks: Sequence[Task], planner: Planner) -> tuple[list[Plan], Count
             skipped[str(error)] += 1
     if not plans:
         raise DataError(
-            f"none of {len(tasks)} questions can be planned: {counted(skipped)}; is the source kind right?"
+            f"none of {len(tasks)} questions can be planned: {counted(skipped)}; is the source "
+            "kind right?"
         )
     return plans, skipped
 
 
 def planner_for(kind: str, tasks: Sequence[Task] = ()) -> Planner:
-    """The planner of a source kind; `world` learns from `tasks` (training questions) which tool usually holds what."""
+    """The planner of a source kind; `world` learns from `tasks` (training questions) which tool
+    usually holds what.
+    """
     if kind not in PLANNERS:
         raise DataError(f"unknown source kind {kind!r}; there are: {', '.join(PLANNERS)}")
     return partial(plan_world, usual=usual_tools(tasks)) if kind == "world" else PLANNERS[kind]
@@ -122,19 +138,18 @@ def usual_tools(tasks: Iterable[Task]) -> dict[str, str]:
 
 
 def plan_world(task: Task, usual: Mapping[str, str] | None = None) -> list[Hop]:
-    """The hops of a question of the bundled world, by the facts it asks for; `usual`: which tool to try first."""
+    """The hops of a question of the bundled world, by the facts it asks for; `usual`: which tool to
+    try first.
+    """
     hops = []
     for fact in _facts(task) or _annotation(task, "chain"):
-        subject, relation, found = _fields(fact, "subject", "relation", "object")
+        subject, relation, object_ = _fields(fact, "subject", "relation", "object")
         first = (usual or {}).get(relation, SEARCH)
         query = f"{relation} of {subject}"
-        queries = (
-            (first, query),
-            (GRAPH if first == SEARCH else SEARCH, query),
-            (first, f"{subject} {relation}"),
-        )
+        second = GRAPH if first == SEARCH else SEARCH
+        queries = ((first, query), (second, query), (first, f"{subject} {relation}"))
         gold = frozenset(source for source in (fact.get("passage"), fact.get("triple")) if source)
-        hops.append(Hop.of_relation(subject, relation, found, queries, gold_ids=gold))
+        hops.append(Hop.of_relation(subject, relation, object_, queries, gold_ids=gold))
     return hops
 
 
@@ -144,7 +159,7 @@ def plan_2wiki(task: Task) -> list[Hop]:
     for triple in _annotation(task, "evidence_triples"):
         if len(triple) != 3:
             raise DataError("an evidence triple without three parts")
-        subject, relation, found = triple
+        subject, relation, object_ = triple
         query = f"{relation} of {subject}"
         queries = (
             (SEARCH, query),
@@ -152,49 +167,57 @@ def plan_2wiki(task: Task) -> list[Hop]:
             (SEARCH, f"{subject} {relation}"),
             (SEARCH, subject),
         )
-        titles = {
-            subject,
-            *(title for title in task.supporting_titles if plain(title) == plain(subject)),
-        }
-        hops.append(
-            Hop.of_relation(subject, relation, found, queries, gold_titles=frozenset(titles))
-        )
+        about_it = [title for title in task.supporting_titles if plain(title) == plain(subject)]
+        titles = frozenset([subject, *about_it])
+        hops.append(Hop.of_relation(subject, relation, object_, queries, gold_titles=titles))
     return hops
 
 
 def plan_musique(task: Task) -> list[Hop]:
-    """The hops of a MuSiQue question, by `decomposition`: sub-questions, with `#k` replaced by the k-th answer."""
+    """The hops of a MuSiQue question, by `decomposition`: sub-questions, with `#k` replaced by the
+    k-th answer.
+    """
     hops = []
     answers: list[str] = []
     for row in _annotation(task, "decomposition"):
         answer, question, title = _fields(row, "answer", "question", "title")
         if any(not 1 <= int(number) <= len(answers) for number in re.findall(r"#(\d+)", question)):
             raise DataError("a sub-question refers to a later one")
-        asked = re.sub(r"#(\d+)", lambda match: answers[int(match[1]) - 1], question).strip()
+        resolved = re.sub(r"#(\d+)", lambda match: answers[int(match[1]) - 1], question).strip()
         answers.append(answer)
-        subject, arrow, relation = (part.strip() for part in asked.partition(">>"))
-        question = f"{asked[:1].upper()}{asked[1:].rstrip(' ?')}?"
+        subject, arrow, relation = (part.strip() for part in resolved.partition(">>"))
+        question = f"{resolved[:1].upper()}{resolved[1:].rstrip(' ?')}?"
         query = f"{relation} of {subject}" if arrow else question
         reworded = f"{subject} {relation}" if arrow else question.rstrip("?")
-        # The last attempt is names and numbers alone: BM25 may be misled by the question's other words.
+        # The last attempt is names and numbers alone: BM25 may be misled by the question's other
+        # words.
         names = [word for word in reworded.split()[1:] if word[:1].isupper() or word[:1].isdigit()]
         queries = (SEARCH, query), (SEARCH, reworded), (SEARCH, " ".join(names) or reworded)
         need = f"the {query}" if arrow else f'to know "{question}"'
         statement = f"The {query} is {answer}." if arrow else f"{question} {answer}."
-        hops.append(Hop(need, queries, statement, relation, answer, gold_titles=frozenset({title})))
+        hops.append(
+            Hop(
+                need=need,
+                queries=queries,
+                statement=statement,
+                relation=relation,
+                object=answer,
+                gold_titles=frozenset({title}),
+            )
+        )
     return hops
 
 
 def plan_hotpotqa(task: Task) -> list[Hop]:
-    """The hops of a HotpotQA question: one per supporting title, those named in the question first."""
+    """The hops of a HotpotQA question: one per supporting title, those named in the question
+    first.
+    """
     if not task.supporting_titles:
         raise DataError("no supporting_titles")
     hops = []
     # What the question names can be asked for at once; the others become known on the way.
-    for title in sorted(
-        dict.fromkeys(task.supporting_titles),
-        key=lambda own: not contains(task.question, plain(own)),
-    ):
+    titles = dict.fromkeys(task.supporting_titles)
+    for title in sorted(titles, key=lambda title: not contains(task.question, plain(title))):
         name = unqualified(title)
         queries = (SEARCH, name), (SEARCH, f"What is known about {name}?")
         hops.append(
@@ -212,20 +235,20 @@ PLANNERS: dict[str, Planner] = {
 
 
 def contains(text: str, part: str) -> bool:
-    """Whether `part` stands in `text` as whole words, case and spacing aside; an empty `part` always does.
+    """Whether `part` stands in `text` as whole words, case and spacing aside; an empty `part`
+    always does.
 
     >>> contains("He saw Parisians.", "Paris"), contains("in  PARIS.", "Paris")
     (False, True)
     """
-    wanted = r"\s+".join(map(re.escape, part.casefold().split()))
-    return re.search(rf"(?<!\w){wanted}(?!\w)", text.casefold()) is not None
+    words = r"\s+".join(map(re.escape, part.casefold().split()))
+    return re.search(rf"(?<!\w){words}(?!\w)", text.casefold()) is not None
 
 
 def counted(reasons: Mapping[str, int] | Iterable[str]) -> str:
     """Reasons, or their counts, in words: how often each was given, most frequent first."""
-    return (
-        ", ".join(f"{count} {reason}" for reason, count in Counter(reasons).most_common()) or "none"
-    )
+    counts = Counter(reasons).most_common()
+    return ", ".join(f"{count} {reason}" for reason, count in counts) or "none"
 
 
 def _facts(task: Task) -> list[Any]:

@@ -1,13 +1,14 @@
-"""Teaching a policy to score search trajectories, with labels from the world's facts, and measuring how well it does.
+"""Teaching a policy to score search trajectories, with labels from the world's facts, and measuring
+how well it does.
 
-The expert's episodes are good ones; `spoiled` makes the others out of them, one mistake each, and `WorldRubric` says
-what score each deserves and why. Trajectories that somebody else scored are read by `scored_file`. Trajectory-level
-self-evaluation, section 2.2 ("Trajectory reward").
+The expert's episodes are good ones; `spoiled` makes the others out of them, one mistake each, and
+`WorldRubric` says what score each deserves and why. Trajectories that somebody else scored are read
+by `scored_file`. Trajectory-level self-evaluation, section 2.2 ("Trajectory reward").
 """
 
 import json
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,23 +31,28 @@ from .plans import UNKNOWN, contains
 from .sft import IGNORED
 
 LABEL = "rubric"
-"""In a trajectory's meta: `{"score": 0.4, "why": "…"}`, and the world's name of the error where it is known."""
+"""The entry in `meta` of a scored trajectory: `{"score": 0.4, "why": "…"}`, with the name of the
+"error" where the world's facts gave the score.
+"""
 MISTAKES = ("guess", "recite", "invent", "early", "lost", "misread", "silent", "extras")
 REPORT = "evaluator.json"
 
 
 @dataclass(frozen=True)
 class Teaching:
-    spoiled: int = (
-        2  # copies of each episode with a mistake in it; the episode itself is scored, too
-    )
-    verdicts: float = (
-        0.5  # share of the scored trajectories whose answer is also compared with the reference
-    )
-    held_out: int = (
-        100  # questions whose scored trajectories are not trained on, to measure the evaluator with
-    )
-    reply_weight: float = 1.0  # how many times a reply's tokens count in the loss
+    """How a policy is taught to score trajectories.
+
+    Args:
+        spoiled: copies of each episode with a mistake in it; the episode itself is scored, too.
+        verdicts: share of the scored trajectories whose answer is also compared with the reference.
+        held_out: questions whose scored trajectories are not trained on, to measure the evaluator.
+        reply_weight: how many times a reply's tokens count in the loss.
+    """
+
+    spoiled: int = 2
+    verdicts: float = 0.5
+    held_out: int = 100
+    reply_weight: float = 1.0
 
     def __post_init__(self) -> None:
         if min(self.spoiled, self.held_out, self.reply_weight) < 0 or not 0 <= self.verdicts <= 1:
@@ -57,30 +63,31 @@ class Teaching:
     def split(
         self, scored: Sequence[Trajectory], seed: int
     ) -> tuple[list[Trajectory], list[Trajectory]]:
-        """Those to train on, and those of `held_out` questions. Raises `ConfigError` when none would be left."""
-        questions = sorted({item.question or "" for item in scored})
+        """The trajectories to train on, and those of `held_out` questions. Raises `ConfigError`
+        when none would be left to train on.
+        """
+        questions = sorted({row.question or "" for row in scored})
         if self.held_out >= len(questions):
             raise ConfigError(
                 f"rubric: {self.held_out} questions to hold out, but there are {len(questions)}"
             )
-        aside = {*random.Random(seed).sample(questions, self.held_out)}
-        learnt = [item for item in scored if item.question not in aside]
-        return learnt, [item for item in scored if item.question in aside]
+        held_out = set(random.Random(seed).sample(questions, self.held_out))
+        to_train = [row for row in scored if row.question not in held_out]
+        to_measure = [row for row in scored if row.question in held_out]
+        return to_train, to_measure
 
 
 def scored_episodes(
     episodes: Iterable[Trajectory], teaching: Teaching, names: NameFinder, seed: int
 ) -> list[Trajectory]:
     """The episodes and their spoiled copies, each with the world's verdict in `meta["rubric"]`."""
-    rng, rows = random.Random(f"{seed}:rubric"), list[Trajectory]()
+    rng = random.Random(f"{seed}:rubric")
+    rows: list[Trajectory] = []
     for episode in episodes:
-        copies = [
-            spoiled(episode, rng.choice(MISTAKES), names, rng) for _ in range(teaching.spoiled)
-        ]
-        rows += [
-            episode,
-            *(replace(copy, id=f"{episode.id}!{number}") for number, copy in enumerate(copies)),
-        ]
+        rows.append(episode)
+        for number in range(teaching.spoiled):
+            copy = spoiled(episode, rng.choice(MISTAKES), names, rng)
+            rows.append(replace(copy, id=f"{episode.id}!{number}"))
     return [row for row in map(labelled, rows) if LABEL in row.meta]
 
 
@@ -96,10 +103,8 @@ def labelled(trajectory: Trajectory) -> Trajectory:
 def relabelled(trajectory: Trajectory) -> Trajectory:
     """A labelled trajectory whose names were swapped, with the explanation in its new names."""
     label = trajectory.meta[LABEL]
-    return replace(
-        trajectory,
-        meta={**trajectory.meta, LABEL: {**label, "why": explained(label["error"], trajectory)}},
-    )
+    renamed = {**label, "why": explained(label["error"], trajectory)}
+    return replace(trajectory, meta={**trajectory.meta, LABEL: renamed})
 
 
 def spoiled(episode: Trajectory, mistake: str, names: NameFinder, rng: random.Random) -> Trajectory:
@@ -123,13 +128,15 @@ def spoiled(episode: Trajectory, mistake: str, names: NameFinder, rng: random.Ra
     elif mistake == "recite":
         calls = _without(gold, calls[: rng.randrange(len(calls) + 1)])
     elif mistake == "early":
-        calls = _without(
-            gold, calls[: rng.randint(min(1, len(calls) - 1), len(calls) - 1)] or calls[:1]
-        )
-    told = " ".join(f"{item.title}\n{item.text}" for step in calls for item in step.evidence)
-    found = sorted({*names.find(told)} - {gold})
-    own = sorted({*names.find(episode.question or "")} - {gold})
-    other = rng.choice((own if mistake == "lost" else found) or own or sorted(names.names))
+        count = rng.randint(min(1, len(calls) - 1), len(calls) - 1)
+        calls = _without(gold, calls[:count] or calls[:1])
+    text = " ".join(
+        f"{passage.title}\n{passage.text}" for step in calls for passage in step.evidence
+    )
+    in_evidence = sorted({*names.find(text)} - {gold})
+    in_question = sorted({*names.find(episode.question or "")} - {gold})
+    near = in_question if mistake == "lost" else in_evidence
+    other = rng.choice(near or in_question or sorted(names.names))
     answer = {
         "guess": rng.choice((gold, rng.choice(sorted(names.names)))),
         "recite": gold,
@@ -139,42 +146,42 @@ def spoiled(episode: Trajectory, mistake: str, names: NameFinder, rng: random.Ra
     }.get(mistake, other)
     # Where all calls are kept, so is the expert's last thought, with the other name in it.
     think = episode.steps[-1].think or ""
-    whole = len(calls) == len(episode.steps) - 1 and contains(think, gold)
-    said = (
-        think.replace(gold, answer)
-        if whole and mistake in ("misread", "invent")
-        else f"So the answer is {answer}."
-    )
-    steps = (*calls, Step(said, answer=answer))
+    complete = len(calls) == len(episode.steps) - 1 and contains(think, gold)
+    conclusion = f"So the answer is {answer}."
+    if complete and mistake in ("misread", "invent"):
+        conclusion = think.replace(gold, answer)
+    steps = (*calls, Step(conclusion, answer=answer))
     return replace(episode, steps=steps, answer=answer, text="", tokens=None, issues=())
 
 
 def _without(gold: str, calls: Sequence[Step]) -> list[Step]:
     steps = []
     for step in calls:
-        kept = [
-            item
-            for item in step.evidence
-            if not (contains(item.text, gold) or contains(item.title, gold))
+        evidence = [
+            passage
+            for passage in step.evidence
+            if not (contains(passage.text, gold) or contains(passage.title, gold))
         ]
-        steps.append(replace(step, evidence=tuple(kept), spans={}))
+        steps.append(replace(step, evidence=tuple(evidence), spans={}))
     return steps
 
 
 def scored_file(path: str | Path) -> list[Trajectory]:
-    """Trajectories that somebody scored: JSON lines of `Trajectory`, each with `meta["rubric"]` of `score` and `why`.
-    Those about questions of the bundled world need no score: its facts give it. A row without a score of the rubric or
-    a reference answer is a `DataError`."""
+    """Trajectories that somebody scored: JSON lines of `Trajectory`, each with `meta["rubric"]` of
+    `score` and `why`. Those about questions of the bundled world need no score: its facts give it.
+    A row without a score of the rubric or a reference answer is a `DataError`.
+    """
     rows = [row if LABEL in row.meta else labelled(row) for row in read_jsonl(path)]
     for number, row in enumerate(rows, start=1):
         label = row.meta.get(LABEL)
-        if (
-            not isinstance(label, dict)
-            or label.get("score") not in RUBRIC.values()
-            or not row.answers
-        ):
-            wanted = f"meta['rubric'] with a 'score' of {', '.join(map(str, RUBRIC.values()))} and its reason 'why'"
-            raise DataError(f"{path}, row {number}: expected reference answers, and {wanted}")
+        is_scored = isinstance(label, dict) and label.get("score") in RUBRIC.values()
+        if not is_scored or not row.answers:
+            scores = ", ".join(map(str, RUBRIC.values()))
+            raise DataError(
+                f"{path}, row {number}: expected reference answers, and meta['rubric'] with a "
+                "'score' "
+                f"of {scores} and its reason 'why'"
+            )
     return rows
 
 
@@ -186,74 +193,97 @@ def evaluator_rows(
     loss_on: str,
     max_length: int | None,
 ) -> list[dict[str, Any]]:
-    """Rows as `coldstart.sft.build_dataset` makes them: the question about a trajectory, and the reply to learn."""
+    """Rows as `coldstart.sft.build_dataset` makes them: the question about a trajectory, and the
+    reply to learn.
+    """
     rng = random.Random(f"{seed}:verdicts")
-    rate, compare = SelfRubric().asker(chat), SelfCorrectness().asker(chat)
-    asked: list[tuple[list[int], str]] = []
-    for item in scored:
-        label = item.meta[LABEL]
-        asked.append((rate(item), rubric_reply(label["why"], label["score"])))
-        if "error" in label and item.answer and rng.random() < teaching.verdicts:
+    rate = SelfRubric().asker(chat)
+    compare = SelfCorrectness().asker(chat)
+    examples: list[tuple[list[int], str]] = []  # prompt and reply
+    for trajectory in scored:
+        label = trajectory.meta[LABEL]
+        examples.append((rate(trajectory), rubric_reply(label["why"], label["score"])))
+        if "error" in label and trajectory.answer and rng.random() < teaching.verdicts:
             # an answer with extras is not the same: it could list names
-            asked.append((compare(item), str(bool(exact_match(item.answer, item.answers)))))
+            same = bool(exact_match(trajectory.answer, trajectory.answers))
+            examples.append((compare(trajectory), str(same)))
     rows: list[dict[str, Any]] = []
-    for prompt, reply in asked:
-        own = chat.encode(reply)
-        own += chat.closing_ids(own)
-        labels = (prompt if loss_on == "all" else [IGNORED] * len(prompt)) + own
-        weights = [1.0] * len(prompt) + [teaching.reply_weight] * len(own)
-        if max_length is None or len(weights) <= max_length:
-            rows.append(
-                {
-                    "input_ids": prompt + own,
-                    "labels": labels,
-                    "loss_weights": weights,
-                    "length": len(weights),
-                }
-            )
+    for prompt, reply in examples:
+        reply_ids = chat.encode(reply)
+        reply_ids += chat.closing_ids(reply_ids)
+        length = len(prompt) + len(reply_ids)
+        if max_length is not None and length > max_length:
+            continue
+        prompt_labels = prompt if loss_on == "all" else [IGNORED] * len(prompt)
+        row = {
+            "input_ids": prompt + reply_ids,
+            "labels": prompt_labels + reply_ids,
+            "loss_weights": [1.0] * len(prompt) + [teaching.reply_weight] * len(reply_ids),
+            "length": length,
+        }
+        rows.append(row)
     return rows
 
 
 @dataclass(frozen=True)
 class EvaluatorReport:
+    """How well a policy scores trajectories.
+
+    Args:
+        n: the number of trajectories that it was asked about.
+        unreadable: the share of the replies without a score.
+        rmse: the root mean square error of the other scores, in [0, 1]; `None` where there are
+            none.
+        exact: the share of all trajectories that got exactly their score.
+        table: by true score, how often each score was given, "unreadable" included.
+    """
+
     n: int
-    unreadable: float  # share of the replies without a score
-    rmse: (
-        float | None
-    )  # root mean square error of the others' scores, in [0, 1]; `None` where there are none
-    exact: float  # share of all trajectories that got exactly their score
-    table: dict[
-        str, dict[str, int]
-    ]  # how often each true score (first key) was given each, "unreadable" included
+    unreadable: float
+    rmse: float | None
+    exact: float
+    table: dict[str, dict[str, int]]
 
     @classmethod
     def of(cls, scored: Sequence[Trajectory], rubric: SelfRubric) -> "EvaluatorReport":
         """Ask a bound `SelfRubric` about labelled trajectories, and compare."""
-        values = [score.value for score in rubric.score_batch(scored)]
-        pairs = [
-            (item.meta[LABEL]["score"], value) for item, value in zip(scored, values, strict=True)
-        ]
-        read = [(true, value) for true, value in pairs if value is not None]
+        counts: defaultdict[float, Counter[str]] = defaultdict(Counter)
+        squares = []
+        exact = 0
+        for trajectory, score in zip(scored, rubric.score_batch(scored), strict=True):
+            true_score, value = trajectory.meta[LABEL]["score"], score.value
+            counts[true_score]["unreadable" if value is None else str(value)] += 1
+            exact += value == true_score
+            if value is not None:
+                squares.append((true_score - value) ** 2)
         table = {}
-        for true in sorted({true for true, _ in pairs}, reverse=True):
-            given = Counter(
-                "unreadable" if value is None else str(value) for own, value in pairs if own == true
-            )
-            table[str(true)] = dict(sorted(given.items()))
-        rmse = (
-            (sum((true - value) ** 2 for true, value in read) / len(read)) ** 0.5 if read else None
+        for true_score in sorted(counts, reverse=True):
+            table[str(true_score)] = dict(sorted(counts[true_score].items()))
+        n = len(scored)
+        return cls(
+            n=n,
+            unreadable=1 - len(squares) / n,
+            rmse=(sum(squares) / len(squares)) ** 0.5 if squares else None,
+            exact=exact / n,
+            table=table,
         )
-        exact = sum(true == value for true, value in pairs) / len(pairs)
-        return cls(len(pairs), 1 - len(read) / len(pairs), rmse, exact, table)
 
-    def lines(self, what: str) -> list[str]:
+    def lines(self, when: str) -> list[str]:
+        """Lines to print; `when` is "before" or "after" training."""
         rmse = "no readable reply" if self.rmse is None else f"RMSE {self.rmse:.3f}"
-        head = f"evaluator {what}: {rmse}, exact {self.exact:.3f}, unreadable {self.unreadable:.3f}, n = {self.n}"
-        return [head, *(f"  true {true}: {counts}" for true, counts in self.table.items())]
+        lines = [
+            f"evaluator {when}: {rmse}, exact {self.exact:.3f}, unreadable {self.unreadable:.3f}, "
+            f"n = {self.n}"
+        ]
+        for true_score, counts in self.table.items():
+            lines.append(f"  true {true_score}: {counts}")
+        return lines
 
 
 class EvaluatorCheck(TrainerCallback):
-    """Measures the evaluator when supervised training begins and when it is told to, and writes `evaluator.json`."""
+    """Measures the evaluator when supervised training begins and when it is told to, and writes
+    `evaluator.json`.
+    """
 
     def __init__(
         self, trainer: Any, scored: Sequence[Trajectory], tokens: int, say: Callable[[str], None]
@@ -267,7 +297,9 @@ class EvaluatorCheck(TrainerCallback):
             self.measure("before")
 
     def measure(self, when: str) -> None:
-        """Ask about the held-out trajectories, print and write what comes of it. All processes call it."""
+        """Ask about the held-out trajectories, print and write what comes of it. All processes call
+        it.
+        """
         trainer = self.trainer
         # Replies are sampled: what is drawn for them must not change what is trained.
         with (
@@ -282,9 +314,8 @@ class EvaluatorCheck(TrainerCallback):
             report = EvaluatorReport.of(self.scored, self.rubric.bind(policy=policy))
         self.say("\n".join(report.lines(when)))
         # "after" joins what "before" wrote; a new run begins the file anew.
-        kept = (
-            json.loads(self.path.read_text(encoding="utf-8"))
-            if self.path.exists() and when == "after"
-            else {}
-        )
-        self.path.write_text(json.dumps({**kept, when: asdict(report)}, indent=1), encoding="utf-8")
+        reports = {}
+        if self.path.exists() and when == "after":
+            reports = json.loads(self.path.read_text(encoding="utf-8"))
+        reports[when] = asdict(report)
+        self.path.write_text(json.dumps(reports, indent=1), encoding="utf-8")

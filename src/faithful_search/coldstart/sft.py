@@ -1,14 +1,16 @@
-"""The supervised start: episodes as token rows, and TRL's trainer on them, with a loss of its own for reading.
+"""The supervised start: episodes as token rows, and TRL's trainer on them, with a loss of its own
+for reading.
 
-A verdict is one token after a whole response. From that token's loss alone, a small policy does not learn to compare
-what it reads with what it asked for. So the reading loss puts the question where the answer arises: at the end of each
-piece of evidence, and of the response, the hidden state of a layer is read as if it were the last layer's (the logit
-lens) and has to say "yes" or "no". Nothing is sampled there, and no weights are added. Ours; not in the papers.
+A verdict is one token after a whole response. From that token's loss alone, a small policy does not
+learn to compare what it reads with what it asked for. So the reading loss puts the question where
+the answer arises: at the end of each piece of evidence, and of the response, the hidden state of a
+layer is read as if it were the last layer's (the logit lens) and has to say "yes" or "no". Nothing
+is sampled there, and no weights are added. Ours; not in the papers.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
@@ -24,8 +26,8 @@ from ..errors import ConfigError, DataError
 from ..inference.chat import ChatFormat
 from ..rewards import Citation
 from ..rewards.contexts import VERDICT_TAG, choice_ids, locate_verdict, turn_ids
-from ..rollout.episode import seen
-from ..trajectory import Evidence, Tokens, Trajectory
+from ..rollout.episode import visible_places
+from ..trajectory import Step, Tokens, Trajectory
 from .decorators import DECORATED
 
 IGNORED = -100
@@ -33,77 +35,98 @@ logger = logging.getLogger(__name__)
 
 
 def reading_labels(trajectory: Trajectory, tokens: Tokens, chat: ChatFormat) -> list[int]:
-    """For each token of a transcript: does the piece of evidence that ends there state the fact? 1, 0, elsewhere -100.
+    """For each token of a transcript: does the piece of evidence that ends there state the fact? 1,
+    0, elsewhere -100.
 
-    A piece states it if the next step cites it. All tokens between the last piece and the agent's next turn are asked
-    whether any piece does, so that this question is not outnumbered. The dialect is one whose steps judge the evidence
-    before them; `tokens` are the trajectory's `ChatFormat.transcript`.
+    A piece states it if the next step cites it. All tokens between the last piece and the agent's
+    next turn are asked whether any piece does, so that this question is not outnumbered. The
+    dialect is one whose steps judge the evidence before them; `tokens` are the trajectory's
+    `ChatFormat.transcript`.
     """
-    labels = [IGNORED] * (len(tokens.prompt_ids) + len(tokens.completion_ids))
-    for (step, judged_by), (_, start, end) in zip(
-        pairwise(trajectory.steps), tokens.turns, strict=False
-    ):
-        if judged_by.helpful is None or not step.evidence:
+    prompt_length = len(tokens.prompt_ids)
+    labels = [IGNORED] * (prompt_length + len(tokens.completion_ids))
+    for (step, next_step), turn in zip(pairwise(trajectory.steps), tokens.turns, strict=False):
+        if next_step.helpful is None or not step.evidence:
             continue
-        first, ends = len(tokens.prompt_ids) + start, piece_ends(step.evidence, chat)
-        for item, place in zip(step.evidence, ends, strict=True):
-            labels[first + place] = int(item.id in judged_by.refs)
-        rest = range(first + ends[-1] + 1, len(tokens.prompt_ids) + end)
-        labels[rest.start : rest.stop] = [int(judged_by.helpful)] * len(rest)
+        _, response_start, response_end = turn
+        ends = piece_ends(step, chat)
+        for passage, end in zip(step.evidence, ends, strict=True):
+            labels[prompt_length + response_start + end] = int(passage.id in next_step.refs)
+        for place in range(response_start + ends[-1] + 1, response_end):
+            labels[prompt_length + place] = int(next_step.helpful)
     return labels
 
 
-def piece_ends(evidence: Sequence[Evidence], chat: ChatFormat) -> list[int]:
-    """Where in the ids of a tool response each piece of evidence ends: at the last token it has in common with the
-    response that holds one piece less, or one more."""
-    pieces = [*evidence, evidence[0]]
-    shown = (chat.render_observation(pieces[:count]) for count in range(1, len(pieces) + 1))
-    written = pairwise(chat.observation_ids(text, ended=True) for text in shown)
-    return [
-        next(place for place, (a, b) in enumerate(zip(*pair, strict=False)) if a != b) - 1
-        for pair in written
-    ]
+def piece_ends(step: Step, chat: ChatFormat) -> list[int]:
+    """Where in the ids of a step's tool response each piece of evidence ends: the place of its last
+    token, which is the last that responses with and without the next piece have in common.
+    """
+    pieces = [*step.evidence, step.evidence[0]]  # the last piece needs a next one, too
+    responses = []
+    for count in range(1, len(pieces) + 1):
+        text = chat.render_observation(pieces[:count], step.note)
+        responses.append(chat.observation_ids(text, ended=True))
+    return [_first_difference(shorter, longer) - 1 for shorter, longer in pairwise(responses)]
 
 
-class Reading:
+def _first_difference(first: Sequence[int], second: Sequence[int]) -> int:
+    for place, (one_id, other_id) in enumerate(zip(first, second, strict=False)):
+        if one_id != other_id:
+            return place
+    raise ValueError("one sequence begins with the other")
+
+
+class ReadingLoss:
     """The reading loss of a model, all of whose weights are on this device.
 
     Args:
-        chat: of the policy: a verdict begins with its tokens of "yes" and "no".
-        weight: of this loss beside that of the tokens.
-        layers: whose hidden states are read (1 is the first block; a verdict can use what earlier layers have found).
+        chat: the policy's chat format: a verdict begins with its tokens of "yes" and "no".
+        weight: the weight of this loss beside that of the tokens.
+        layers: the layers whose hidden states are read; 1 is the first block. A verdict can use
+            what earlier layers have found.
     """
 
     def __init__(self, chat: ChatFormat, weight: float, layers: Sequence[int]) -> None:
-        self.weight, self.layers = weight, layers
-        self.yes, self.no = (choice_ids(chat, VERDICT_TAG, word)[-1] for word in ("yes", "no"))
+        self.weight = weight
+        self.layers = layers
+        self.yes = choice_ids(chat, VERDICT_TAG, "yes")[-1]
+        self.no = choice_ids(chat, VERDICT_TAG, "no")[-1]
         self.states: dict[int, torch.Tensor] = {}
 
     def watch(self, model: Any) -> None:
-        """Keep the hidden states of this model's forward passes. Raises `ConfigError` when it has fewer layers."""
-        self.model, blocks = model, model.get_decoder().layers
+        """Keep the hidden states of this model's forward passes. Raises `ConfigError` when it has
+        fewer layers.
+        """
+        self.model = model
+        blocks = model.get_decoder().layers
         if not self.layers or not all(1 <= layer <= len(blocks) for layer in self.layers):
             raise ConfigError(
-                f"reading_layers {[*self.layers]}: name some of the model's layers, 1 to {len(blocks)}"
+                f"reading_layers {[*self.layers]}: name some of the model's layers, 1 to "
+                f"{len(blocks)}"
             )
 
-        def keep(layer: int, block: Any, given: Any, output: Any) -> None:
+        def keep(layer: int, block: Any, args: Any, output: Any) -> None:
             self.states[layer] = output[0] if isinstance(output, tuple) else output
 
         for layer in self.layers:
             blocks[layer - 1].register_forward_hook(partial(keep, layer))
 
     def loss(self, labels: torch.Tensor) -> torch.Tensor:
-        """The weight times the mean cross-entropy of "yes" where `labels` (rows, tokens) ask, in the last forward pass.
-        With h a hidden state divided by its root mean square and U the output embedding, the logit of "yes" against
-        "no" is (U_yes - U_no)·h."""
-        asked = labels != IGNORED
-        weight = self.model.get_output_embeddings().weight
-        states = torch.cat([self.states.pop(layer)[asked] for layer in self.layers]).float()
-        logits = rms_norm(states, states.shape[-1:]) @ (weight[self.yes] - weight[self.no]).float()
-        wanted = labels[asked].float().repeat(len(self.layers))
-        loss = binary_cross_entropy_with_logits(logits, wanted) if len(wanted) else logits.sum()
-        return self.weight * loss
+        """The weight times the mean cross-entropy of "yes", in the last forward pass, at the tokens
+        where `labels` (rows, tokens) are not -100.
+
+        With h a hidden state divided by its root mean square and U the output embedding, the logit
+        of "yes" against "no" is (U_yes - U_no)·h.
+        """
+        asked_here = labels != IGNORED
+        states = torch.cat([self.states.pop(layer)[asked_here] for layer in self.layers]).float()
+        output = self.model.get_output_embeddings().weight
+        direction = (output[self.yes] - output[self.no]).float()
+        logits = rms_norm(states, states.shape[-1:]) @ direction
+        targets = labels[asked_here].float().repeat(len(self.layers))
+        if not len(targets):
+            return self.weight * logits.sum()  # 0, which the backward pass can go through
+        return self.weight * binary_cross_entropy_with_logits(logits, targets)
 
 
 def build_dataset(
@@ -117,39 +140,58 @@ def build_dataset(
     reading: bool = False,
     kept_responses: int = 0,
 ) -> Dataset:
-    """Rows `input_ids`, `labels`, `loss_weights`, `length` that `sft_trainer` takes, in the trajectories' order.
+    """Rows `input_ids`, `labels`, `loss_weights`, `length` for `sft_trainer`, in the trajectories'
+    order.
 
-    Labels are the ids where there is a loss and -100 elsewhere: with `loss_on="agent"` on what the agent writes,
-    end-of-turn tokens included; with `"all"` also on prompt and tool responses; of a twin only on its last turn. A
-    verdict's token counts `verdict_weight` times, one that the agent takes from evidence just found at least
-    `copied_weight` times (see `weigh_copied`), all others once: only a few of an episode's hundreds of tokens show
-    whether its evidence was read. With `reading` rows also hold `reading_labels`, see there. With `kept_responses` (see
-    `rollout.Limits`) each turn is a row of its own: what the agent sees then, and what it learns to write. Rows longer
-    than `max_length` are left out with a warning: half an episode would teach to stop in the middle. Raises `DataError`
-    if no episode is left.
+    Labels are the ids where there is a loss and -100 elsewhere.
+
+    Args:
+        trajectories: the episodes to learn from; of a twin only the last turn is learnt.
+        chat: the policy's chat format.
+        tools: the tools that the prompts describe.
+        loss_on: "agent" puts the loss on what the agent writes, end-of-turn tokens included; "all"
+            also on prompts and tool responses.
+        max_length: longer rows are left out with a warning: half an episode would teach to stop in
+            the middle.
+        verdict_weight: how many times a verdict's token counts. Only a few of an episode's hundreds
+            of tokens show whether its evidence was read.
+        copied_weight: how many times a token counts, at least, that the agent takes from evidence
+            just found; see `weigh_copied`.
+        reading: add the column `reading_labels`, see there.
+        kept_responses: see `rollout.Limits`. If it is not 0, each turn is a row of its own: what
+            the agent sees then, and what it learns to write.
+
+    Raises:
+        DataError: if no episode is left.
     """
-    # Tokenised first and filtered then: how often a token is copied is counted over all rows.
-    how = chat, tools, loss_on, verdict_weight, reading, kept_responses
-    rows = [row for trajectory in trajectories for row in _rows(trajectory, *how)]
+    # All rows are made before the long ones are left out: how often a token is copied is counted
+    # over all.
+    rows: list[dict[str, Any]] = []
+    for trajectory in trajectories:
+        rows += _rows(trajectory, chat, tools, loss_on, verdict_weight, reading, kept_responses)
     if copied_weight != 1.0:
         weigh_copied(rows, copied_weight)
-    kept = [row for row in rows if max_length is None or row["length"] <= max_length]
-    if not kept:
+    short = [row for row in rows if max_length is None or row["length"] <= max_length]
+    if not short:
         longest = max((row["length"] for row in rows), default=0)
         raise DataError(
             f"none of {len(rows)} rows has at most {max_length} tokens (longest: {longest})"
         )
-    if len(kept) < len(rows):
+    if len(short) < len(rows):
         logger.warning(
-            "%d of %d rows left out: over %d tokens", len(rows) - len(kept), len(rows), max_length
+            "%d of %d rows left out: over %d tokens", len(rows) - len(short), len(rows), max_length
         )
-    return Dataset.from_list(kept).remove_columns("copied")  # of no use to the trainer
+    return Dataset.from_list(short).remove_columns("copied")  # of no use to the trainer
 
 
 def weigh_copied(rows: Sequence[dict[str, Any]], weight: float, most: float = 5.0) -> None:
-    """Set `loss_weights` at the places `copied` of the rows: to `weight`, and up to `most` times that for rare tokens.
-    A name is copied only after it was met often, and capitals are asked for ten times as often as rivers. So a token
-    that is copied less often than the average counts more, until all names count alike."""
+    """Set `loss_weights` at the places `copied` of the rows to `weight`, and up to `most` times
+    that for rare tokens.
+
+    A name is copied only after it was met often, and capitals are asked for ten times as often as
+    rivers. So a token that is copied less often than the average counts more, until all names count
+    alike.
+    """
     count = Counter(row["input_ids"][place] for row in rows for place in row["copied"])
     usual = count.total() / max(1, len(count))
     for row in rows:
@@ -164,15 +206,19 @@ def sft_trainer(
     dataset: Dataset,
     tokenizer: Any,
     peft_config: Any = None,
-    reading: Reading | None = None,
+    reading: ReadingLoss | None = None,
 ) -> SFTTrainer:
-    """TRL's `SFTTrainer` on rows of `build_dataset`, each token weighted as the row says; with `reading` its loss is
-    added. Raises `ConfigError` if the settings would cut or join rows; for a reading loss of a model that is sharded.
+    """TRL's `SFTTrainer` on rows of `build_dataset`, each token weighted as the row says; the loss
+    of `reading` is added.
+
+    Raises `ConfigError` if the settings would cut or join rows, and for a reading loss of a model
+    that is sharded.
     """
-    longest, most = max(dataset["length"]), args.max_length
-    if most is not None and longest > most:
+    longest = max(dataset["length"])
+    if args.max_length is not None and longest > args.max_length:
         raise ConfigError(
-            f"rows of up to {longest} tokens for max_length={most}: pass it to build_dataset too"
+            f"rows of up to {longest} tokens for max_length={args.max_length}: pass it to "
+            "build_dataset too"
         )
     if args.packing:
         raise ConfigError(
@@ -215,27 +261,33 @@ class WeightedCollator(DataCollatorForLanguageModeling):
 
 
 class WeightedSFTTrainer(SFTTrainer):
-    """TRL's trainer with a weight for each token's loss, whose mean is over tokens, and a reading loss."""
+    """TRL's trainer with a weight for each token's loss, and with a reading loss. The mean is over
+    tokens, whatever they weigh.
+    """
 
-    reading: Reading | None = None
+    reading: ReadingLoss | None = None
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Writes none: TRL's, made with each checkpoint, knows neither the base model nor the data."""
+        """Write no card: TRL's, made with each checkpoint, knows neither the base model nor the
+        data.
+        """
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         weights = inputs.pop("loss_weights")[:, 1:]
-        asked = inputs.pop("reading_labels", None)
+        labels = inputs.pop("reading_labels", None)
 
-        def weighted(**given: Any) -> Any:
-            outputs = model(**given)
+        def weighted(**model_inputs: Any) -> Any:
+            outputs = model(**model_inputs)
             outputs.log_probs = outputs.log_probs * weights
             return outputs
 
         result = super().compute_loss(weighted, inputs, *args, **kwargs)
-        if self.reading is None or asked is None:
+        if self.reading is None or labels is None:
             return result
-        reading = self.reading.loss(asked) / self.current_gradient_accumulation_steps
-        return (result[0] + reading, *result[1:]) if isinstance(result, tuple) else result + reading
+        reading = self.reading.loss(labels) / self.current_gradient_accumulation_steps
+        if isinstance(result, tuple):
+            return (result[0] + reading, *result[1:])
+        return result + reading
 
 
 def _rows(
@@ -247,65 +299,98 @@ def _rows(
     reading: bool,
     kept_responses: int,
 ) -> Iterator[dict[str, Any]]:
+    """The rows of one trajectory: a single one, or one for each turn with `kept_responses`. Places
+    of copied tokens stand in the column `copied`.
+    """
     tokens = chat.transcript(trajectory, tools)
-    ids, first = tokens.prompt_ids + tokens.completion_ids, len(tokens.prompt_ids)
-    learnt = [loss_on == "all"] * first + [loss_on == "all" or bool(own) for own in tokens.mask]
-    if "twin" in trajectory.meta:
-        before = first + tokens.turns[-1][0]  # the turns before are learnt from the episode itself
-        learnt[:before] = [False] * before
+    ids = tokens.prompt_ids + tokens.completion_ids
+    learnt = _learnt(trajectory, tokens, loss_on)
+    # what a decorator says about evidence must not be learnt as a verdict
+    judges_evidence = DECORATED not in trajectory.meta
     weights = [1.0] * len(ids)
-    reads = (
-        DECORATED not in trajectory.meta
-    )  # what a decorator says about evidence must not be learnt as a verdict
-    if verdict_weight != 1.0 and reads and Citation().covers(trajectory.dialect):
-        for number, step in enumerate(trajectory.steps):
-            if number and step.helpful is not None:
-                place, _ = locate_verdict(chat.tokenizer, turn_ids(tokens, number))
-                weights[first + tokens.turns[number][0] + place] = verdict_weight
-    labels = [token if learn else IGNORED for token, learn in zip(ids, learnt, strict=True)]
-    columns: dict[str, list[Any]] = {"input_ids": ids, "labels": labels, "loss_weights": weights}
+    if judges_evidence and Citation().covers(trajectory.dialect):
+        for place in _verdicts(trajectory, tokens, chat) if verdict_weight != 1.0 else ():
+            weights[place] = verdict_weight
+    columns: dict[str, list[Any]] = {
+        "input_ids": ids,
+        "labels": [token if learn else IGNORED for token, learn in zip(ids, learnt, strict=True)],
+        "loss_weights": weights,
+    }
     if reading:
-        columns["reading_labels"] = (
-            reading_labels(trajectory, tokens, chat) if reads else [IGNORED] * len(ids)
-        )
+        columns["reading_labels"] = [IGNORED] * len(ids)
+        if judges_evidence:
+            columns["reading_labels"] = reading_labels(trajectory, tokens, chat)
     copied = _copied(trajectory, tokens, chat)
     if not kept_responses:
         yield {**columns, "length": len(ids), "copied": copied}
         return
-    for number, (start, middle, _) in enumerate(tokens.turns):
-        context = [
-            *range(first),
-            *(first + place for place in seen(tokens.turns[:number], start, kept_responses)),
-        ]
-        shown = [*context, *range(first + start, first + middle)]
-        row = {name: [column[place] for place in shown] for name, column in columns.items()}
-        row["labels"][: len(context)] = [IGNORED] * len(context)
-        own = [
-            place - first - start + len(context)
-            for place in copied
-            if start <= place - first < middle
-        ]
-        if row["labels"].count(IGNORED) < len(shown):
-            yield {**row, "length": len(shown), "copied": own}
+    prompt_length = len(tokens.prompt_ids)
+    for number, (start, end, _) in enumerate(tokens.turns):
+        earlier = visible_places(tokens.turns[:number], start, kept_responses)
+        context = [*range(prompt_length), *(prompt_length + place for place in earlier)]
+        turn = range(prompt_length + start, prompt_length + end)
+        row = _row_of_turn(columns, context, turn, copied)
+        if any(label != IGNORED for label in row["labels"]):
+            yield row
+
+
+def _learnt(trajectory: Trajectory, tokens: Tokens, loss_on: str) -> list[bool]:
+    """Whether there is a loss on each token of the transcript."""
+    everything = loss_on == "all"
+    prompt_length = len(tokens.prompt_ids)
+    learnt = [everything] * prompt_length
+    learnt += [everything or bool(is_sampled) for is_sampled in tokens.mask]
+    if "twin" in trajectory.meta:
+        # the turns before the last are learnt from the episode itself
+        before = prompt_length + tokens.turns[-1][0]
+        learnt[:before] = [False] * before
+    return learnt
+
+
+def _verdicts(trajectory: Trajectory, tokens: Tokens, chat: ChatFormat) -> Iterator[int]:
+    """The place of each verdict's token in the transcript."""
+    for number, step in enumerate(trajectory.steps):
+        if number and step.helpful is not None:
+            place, _ = locate_verdict(chat.tokenizer, turn_ids(tokens, number))
+            yield len(tokens.prompt_ids) + tokens.turns[number][0] + place
+
+
+def _row_of_turn(
+    columns: Mapping[str, list[Any]], context: Sequence[int], turn: range, copied: Sequence[int]
+) -> dict[str, Any]:
+    """The row of one turn: the places in `context`, of which nothing is learnt, and the turn."""
+    places = [*context, *turn]
+    row: dict[str, Any] = {}
+    for name, column in columns.items():
+        row[name] = [column[place] for place in places]
+    row["labels"][: len(context)] = [IGNORED] * len(context)
+    row["length"] = len(places)
+    row["copied"] = [place - turn.start + len(context) for place in copied if place in turn]
+    return row
 
 
 def _copied(trajectory: Trajectory, tokens: Tokens, chat: ChatFormat) -> list[int]:
-    """The places in the row that count more: where the agent writes what it has just found (in a turn after helpful
-    evidence, tokens of it that did not occur before), and where a decorator first states what it is to remember."""
-    ids, first = tokens.prompt_ids + tokens.completion_ids, len(tokens.prompt_ids)
+    """The places in the transcript that count more: where the agent writes what it has just found
+    (in a turn after helpful evidence, tokens of it that did not occur before), and where a
+    decorator first states what it is to remember.
+    """
+    ids = tokens.prompt_ids + tokens.completion_ids
+    prompt_length = len(tokens.prompt_ids)
     if DECORATED in trajectory.meta:
-        recited = trajectory.meta[DECORATED] == "recited"
-        answer = {*chat.encode(trajectory.answer or "")} if recited else set()
+        if trajectory.meta[DECORATED] != "recited":
+            return []
+        answer = set(chat.encode(trajectory.answer or ""))
         start, end, _ = tokens.turns[0]
-        return [place for place in range(first + start, first + end) if ids[place] in answer]
+        first_turn = range(prompt_length + start, prompt_length + end)
+        return [place for place in first_turn if ids[place] in answer]
     places: list[int] = []
     for number, step in enumerate(trajectory.steps):
-        if number and step.helpful:
-            _, came, start = (first + place for place in tokens.turns[number - 1])
-            new = {*ids[came:start]} - {*ids[:came]}
-            places += [
-                place
-                for place in range(start, first + tokens.turns[number][1])
-                if ids[place] in new
-            ]
+        if number == 0 or not step.helpful:
+            continue
+        _, response_start, response_end = tokens.turns[number - 1]
+        turn_end = tokens.turns[number][1]
+        response = ids[prompt_length + response_start : prompt_length + response_end]
+        new = set(response) - set(ids[: prompt_length + response_start])
+        turn = range(prompt_length + response_end, prompt_length + turn_end)
+        places += [place for place in turn if ids[place] in new]
     return places

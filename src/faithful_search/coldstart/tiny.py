@@ -1,7 +1,9 @@
-"""The tiny policy's tokenizer and untrained model: a small Llama for which each name of the bundled world is one token.
+"""The tiny policy's tokenizer and untrained model: a small Llama for which each name of the bundled
+world is one token.
 
-Its two million parameters can thus go into reading instead of spelling. Names and the markup of calls are ordinary
-added tokens; everything else is byte-fallback BPE, so that any text can be encoded and decoded back.
+Its two million parameters can thus go into reading instead of spelling. Names and the markup of
+calls are ordinary added tokens; everything else is byte-fallback BPE, so that any text can be
+encoded and decoded back.
 """
 
 import json
@@ -36,31 +38,45 @@ from ..dialects.pokee import Pokee
 from ..dialects.search_r1 import SearchR1
 from ..errors import ConfigError
 from ..inference.loading import read_tokenizer
+from ..json_lines import read_rows
 from ..rewards import SelfCorrectness, SelfRubric
 from ..rewards.world_rubric import EXPLANATIONS
-from ..tasks import load_tasks, read_rows
+from ..tasks import load_tasks
 from ..text import NameFinder
 from ..trajectory import Step, Trajectory
 from .experts import NOT_FOUND, PHRASES, STOPPED_EARLY, UNSAID, UPHELD
 from .twins import TRAINING_BLANKS
 
 OFTEN = 200
-"""How often the agent's own phrases are repeated for the BPE trainer, so that each word in them becomes one piece."""
+"""How often the agent's own phrases are repeated for the BPE trainer, so that each word in them
+becomes one piece.
+"""
 SPECIAL = ("<|end|>", "<|user|>", "<|assistant|>", "<|tools|>", "<|pad|>")
 
 
 class Script(msgspec.Struct, frozen=True):
-    """What a dialect writes again and again, each part of it one token, as in `data/tiny_scripts.json`."""
+    """What a dialect writes again and again, each part of it one token; an entry of
+    `data/tiny_scripts.json`.
 
-    tags: tuple[str, ...]  # names of tags
-    scaffold: tuple[str, ...]  # other markup
+    Args:
+        tags: the names of its tags.
+        scaffold: its other markup.
+        words: words that it writes in every episode.
+        cites: whether it also writes ids of evidence.
+        chat: whether there is a chat template; a base model has none.
+    """
+
+    tags: tuple[str, ...]
+    scaffold: tuple[str, ...]
     words: tuple[str, ...]
-    cites: bool = False  # evidence ids, too
-    chat: bool = True  # whether there is a chat template; a base model has none
+    cites: bool = False
+    chat: bool = True
 
 
 def script_of(dialect: str) -> Script:
-    """A dialect's `Script`. Raises `ConfigError` naming the dialects that a tiny policy can be made for."""
+    """A dialect's `Script`. Raises `ConfigError` naming the dialects that a tiny policy can be made
+    for.
+    """
     scripts = msgspec.convert(bundled_json("tiny_scripts.json"), dict[str, Script])
     if dialect not in scripts:
         raise ConfigError(
@@ -70,46 +86,57 @@ def script_of(dialect: str) -> Script:
 
 
 def phrases_of(dialect: str) -> tuple[str, ...]:
+    """The sentences of a dialect's prompt, controller and agent, which are always the same."""
     if dialect == "search_r1":
-        return SearchR1().prompt("", ())[0]["content"], SearchR1.invalid or "", *UNSAID
+        return SearchR1().prompt("", ())[0]["content"], SearchR1.no_action_reply or "", *UNSAID
     if dialect == "self_eval":
-        asked = (
-            reward.question(Trajectory(), Fence("")) for reward in (SelfRubric(), SelfCorrectness())
-        )
-        return "The answer is missing.", *EXPLANATIONS.values(), *asked, "Score: "
+        questions = []
+        for reward in (SelfRubric(), SelfCorrectness()):
+            questions.append(reward.question(Trajectory(), Fence("")))
+        return "The answer is missing.", *EXPLANATIONS.values(), *questions, "Score: "
     if dialect == "pokee":
-        answered = Step("", answer="?")
-        # turns after which the controller says each of its lines
-        turns = (answered,), (answered, Step("", verified=False)), (Step(""),), (answered, Step(""))
-        said = (Pokee().controller(steps, verify=True) or "" for steps in turns)
-        return Pokee().prompt("", ())[1]["content"], *said, *UPHELD, *NOT_FOUND, *STOPPED_EARLY
+        with_answer, without = Step("", answer="?"), Step("")
+        rejected = Step("", verified=False)
+        # episodes after which the controller says each of its lines
+        episodes = (with_answer,), (with_answer, rejected), (without,), (with_answer, without)
+        replies = [Pokee().controller_reply(steps, verify=True) or "" for steps in episodes]
+        prompt = Pokee().prompt("", ())[1]["content"]
+        return prompt, *replies, *UPHELD, *NOT_FOUND, *STOPPED_EARLY
     return ()
 
 
 @dataclass(frozen=True)
 class TinyConfig:
-    """Shape of the tiny policy."""
+    """The shape of the tiny policy.
+
+    Args:
+        dialect: what it is to write.
+        start: the dialect of a bundled tiny policy of the same shape, whose weights it takes over,
+            also those of shared tokens: a policy that can read in one dialect need not learn it
+            again in another. Empty: none.
+        pieces: the size of the vocabulary's BPE part; the world's names come on top.
+        evidence_ids: how many ids of evidence are tokens.
+        seed: the seed of the weights.
+    """
 
     dialect: str = "pou"
-    # the dialect of a bundled tiny policy of the same shape, whose weights are taken over, also those of shared tokens:
-    # a policy that can read in one dialect need not learn it again in another
     start: str = ""
     hidden_size: int = 192
     intermediate_size: int = 512
     num_hidden_layers: int = 4
     num_attention_heads: int = 6
-    pieces: int = 1500  # the BPE part of the vocabulary; the world's names come on top
+    pieces: int = 1500
     evidence_ids: int = 48
     max_position_embeddings: int = 2048
     seed: int = 0
 
     def __post_init__(self) -> None:
         heads = self.num_attention_heads
-        if (
-            heads < 1 or self.hidden_size < 1 or self.hidden_size % (2 * heads)
-        ):  # a head's rotary positions are pairs
+        # twice, since a head's rotary positions are pairs
+        if heads < 1 or self.hidden_size < 1 or self.hidden_size % (2 * heads):
             raise ConfigError(
-                f"hidden_size {self.hidden_size} is no multiple of twice num_attention_heads {heads}"
+                f"hidden_size {self.hidden_size} is no multiple of twice num_attention_heads "
+                f"{heads}"
             )
 
 
@@ -140,17 +167,20 @@ def build_tiny(out_dir: str | Path, config: TinyConfig | None = None) -> Path:
 
 
 def take_over(model: Any, tokenizer: Any, start: Path) -> None:
-    """Give the model the weights of the policy in `start`, which must have the same shape (else `ConfigError`); tokens
-    that only the model has keep their own."""
+    """Give the model the weights of the policy in `start`, which must have the same shape (else
+    `ConfigError`); tokens that only the model has keep their own.
+    """
     old = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32, trust_remote_code=False)
-    known, places = read_tokenizer(str(start)).get_vocab(), tokenizer.get_vocab()
-    shared = [token for token in places if token in known]
+    old_places, new_places = read_tokenizer(str(start)).get_vocab(), tokenizer.get_vocab()
+    shared = [token for token in new_places if token in old_places]
     # By text and not by id: the vocabularies of two dialects have the same words in other places.
     rows = model.get_input_embeddings().weight.detach().clone()
     weights = old.state_dict()
     learnt = weights["model.embed_tokens.weight"]
     try:
-        rows[[places[token] for token in shared]] = learnt[[known[token] for token in shared]]
+        rows[[new_places[token] for token in shared]] = learnt[
+            [old_places[token] for token in shared]
+        ]
         model.load_state_dict(
             {**weights, "model.embed_tokens.weight": rows, "lm_head.weight": rows}
         )
@@ -164,7 +194,8 @@ def build_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
     """The tokenizer of the tiny policy, trained on the world's sentences; the same on every run."""
     script = script_of(config.dialect)
     backend: Any = Tokenizer(models.BPE(byte_fallback=True, unk_token=None))
-    # As SentencePiece has it: a blank is part of the word after it, and nothing is lost in decoding.
+    # As SentencePiece has it: a blank is part of the word after it, and nothing is lost in
+    # decoding.
     backend.normalizer = normalizers.Replace(" ", "▁")
     backend.pre_tokenizer = pre_tokenizers.Split(
         Regex(r"▁?\p{L}+|▁?\p{N}|▁?[^\s\p{L}\p{N}▁]+|▁+|\s"), "isolated"
@@ -208,8 +239,9 @@ def build_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
 
 
 def _sentences(names: list[str], phrases: tuple[str, ...]) -> Iterator[str]:
-    """What the BPE pieces have to spell: the experts' phrases, then the world's texts with the names cut out, so that
-    no fact can leak. Held-out passages are among them, since the policy must be able to read them; questions are not.
+    """What the BPE pieces have to spell: the experts' phrases, then the world's texts with the
+    names cut out, so that no fact can leak. Held-out passages are among them, since the policy must
+    be able to read them; questions are not.
     """
     finder = NameFinder(dict.fromkeys(names, ""))
     passages = list(read_rows(world_file("passages.jsonl.gz")))

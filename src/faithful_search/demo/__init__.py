@@ -1,1 +1,3 @@
-"""A page to try the package in a browser: ask a search agent, audit trajectories, change evidence and watch."""
+"""A page to try the package in a browser: ask a search agent, audit trajectories, change evidence
+and watch.
+"""

@@ -1,20 +1,32 @@
 """What the page shows, as HTML: one view of a trajectory for every tab, and the cards above it."""
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-from ..judges.grounding import terms
+from ..judges.lexical import terms
 from ..measure import metrics
 from ..measure.claims import claims_of, distinct
 from ..measure.metrics import asks
 from ..measure.report import interval
 from ..measure.report.page import arguments_of, environment, fields
 from ..rewards import Score, cited_evidence
-from ..trajectory import Step, Trajectory
-from .agents import FOLLOWED, INVENTED, MEMORY, NOTICED, POLICIES, WITHOUT, Outcome
+from ..trajectory import Evidence, Step, Trajectory
+from .agents import (
+    FOLLOWED,
+    INVENTED,
+    KINDS,
+    MEMORY,
+    NOTICED,
+    WITHOUT,
+    Outcome,
+    needs_evidence,
+)
 from .auditing import Audited
+from .cheating import Attempt
+from .outside import outside
 
 SCORED = (
     *("info_think_faithfulness", "think_search_faithfulness", "think_answer_faithfulness"),
@@ -22,8 +34,10 @@ SCORED = (
 )
 """The metrics that a trajectory is shown with; words are compared, no model is asked."""
 _WORDS = re.compile(r"(\w+)")
-_MOST_MARKED = 20_000  # characters of a thought in which words are looked up; longer ones are shown as they are
+# Characters of a thought in which words are looked up; longer ones are shown as they are
+_MOST_MARKED = 20_000
 _LEVELS = {FOLLOWED: "good", NOTICED: "good", MEMORY: "bad", INVENTED: "bad"}
+_NEEDS = {True: "good", False: "bad", None: ""}
 
 
 def trajectory_view(trajectory: Trajectory, name: str, link: str = "") -> str:
@@ -37,31 +51,77 @@ def trajectory_view(trajectory: Trajectory, name: str, link: str = "") -> str:
     return _framed(_trajectory(trajectory, name, link))
 
 
-def answered_view(trajectory: Trajectory, name: str, link: str = "") -> str:
-    """A whole trajectory of `Agent.ask`: the answer, what states it, what it would be without evidence, the steps."""
-    cited = {item.id for item in cited_evidence(trajectory)}
-    sources = [item for item in distinct(trajectory) if item.id in cited]
-    without = trajectory.meta.get(WITHOUT)
+def growing_view(trajectory: Trajectory, name: str, who: str, link: str = "") -> str:
+    """What an agent has done so far. There is nothing to score yet, and no answer that could be
+    missing.
+    """
+    return _framed(_trajectory(trajectory, name, link, running=who))
+
+
+def answered_view(trajectory: Trajectory, name: str, who: str, link: str = "") -> str:
+    """A whole trajectory of `LocalAgent.ask`: the answer, what states it, what it would be without
+    evidence, the steps.
+
+    `who` answered. An answer that the bundled world cannot give is shown as such, and nothing about
+    it in the colour of what is good: citations hold there as they do elsewhere.
+    """
+    cited = {passage.id for passage in cited_evidence(trajectory)}
+    doubt, needs = outside(trajectory.question or ""), needs_evidence(trajectory)
     above = _part("cards").answer(
-        trajectory, without, claims_of(trajectory), sources, _cards(trajectory)
+        trajectory,
+        who=who,
+        without=trajectory.meta.get(WITHOUT),
+        needs=needs,
+        level="" if doubt else _NEEDS[needs],
+        doubt=doubt,
+        claims=claims_of(trajectory),
+        sources=[passage for passage in distinct(trajectory) if passage.id in cited],
+        cards=_cards(trajectory),
     )
-    return _framed(above + _trajectory(trajectory, name, link))
+    html = above + _trajectory(trajectory, name, link)
+    return _framed(html, "doubted" if doubt else "")
 
 
-def outcome_view(outcomes: list[Outcome]) -> str:
-    """What each agent made of the changed evidence, side by side."""
-    told = {name: words for words, name in POLICIES.items()}
+def outcome_view(
+    outcomes: Sequence[Outcome], passage: Evidence, text: str, running: bool = False
+) -> str:
+    """What each agent made of the changed evidence, side by side: `text` stands in the place of
+    that of `item`. More agents may be `running`.
+    """
     cards = ""
-    for one in outcomes:
-        card = _part("cards").outcome(one, told[one.policy], _LEVELS.get(one.verdict, ""))
+    for number, outcome in enumerate(outcomes, start=1):
+        card = _part("cards").outcome(outcome, _LEVELS.get(outcome.verdict, ""))
+        steps = _trajectory(outcome.after, f"after-{number}")
         summary = "<summary>Its steps with the changed evidence</summary>"
-        cards += _framed(f"{card}<details>{summary}{_trajectory(one.after, one.policy)}</details>")
-    return _framed(f'<div class="cards">{cards}</div>')
+        cards += _framed(f"{card}<details>{summary}{steps}</details>")
+    if running:
+        cards += _part("cards").running()
+    return _framed(
+        f'{_part("cards").change(passage, text.strip())}<div class="cards">{cards}</div>'
+    )
 
 
-def audit_view(found: Audited) -> str:
-    """An audit in words, as a table whose bars choose rows, and the rows."""
-    return _framed(_part("cards").summary(found))
+def audit_view(audited: Audited, source: str) -> str:
+    """An audit in words, as a table whose bars choose rows, and the rows. `source` is what a
+    visitor calls what was audited.
+    """
+    return _framed(_part("cards").summary(audited, source))
+
+
+def attempt_view(attempt: Attempt) -> str:
+    """What a reward paid a cheat and why, and what the cheat did, step by step."""
+    card = _part("cards").attempt(attempt)
+    return _framed(card + _trajectory(attempt.rollout, "cheat"))
+
+
+def kinds_view() -> str:
+    """What can happen to a piece of evidence, each with what it means."""
+    return _framed(_part("cards").kinds(KINDS))
+
+
+def refused_view(why: str) -> str:
+    """Why there is no result, in its place."""
+    return _framed(_part("cards").refused(why))
 
 
 def head() -> str:
@@ -69,14 +129,16 @@ def head() -> str:
     return f"<style>{_file('style.css')}</style><script>{_file('explorer.js')}</script>"
 
 
-def _trajectory(trajectory: Trajectory, name: str, link: str = "") -> str:
+def _trajectory(trajectory: Trajectory, name: str, link: str = "", running: str = "") -> str:
+    """The view of a trajectory, without scores while the agent named by `running` is at it."""
     marked = {}
-    for metric in SCORED:
+    for metric in () if running else SCORED:
         for result, reward in metrics.load(metric).items():
             score = reward.score(trajectory)
-            marked[result] = Score(reward.measure(score), score.why, score.parts)
-    shown, cards = fields(None, trajectory, marked), _cards(trajectory)
-    marks = [step["marks"] for step in shown["steps"]]
+            why = metrics.reason(result, score)
+            marked[result] = Score(reward.measure(score), why, score.parts)
+    page_fields, cards = fields(None, trajectory, marked), _cards(trajectory)
+    marks = [step["marks"] for step in page_fields["steps"]]
     marks += [[]] * (len(trajectory.steps) - len(marks))  # those of the first steps alone are told
 
     def words(step: Step, text: str) -> list[tuple[str, list[int]]]:
@@ -88,18 +150,23 @@ def _trajectory(trajectory: Trajectory, name: str, link: str = "") -> str:
             return [(text, [])]
         pieces = ((piece, terms(piece)) for piece in _WORDS.split(text))
         return [
-            (piece, [number for number, known in held.items() if own & known])
-            for piece, own in pieces
+            (
+                piece,
+                [number for number, evidence_words in held.items() if piece_words & evidence_words],
+            )
+            for piece, piece_words in pieces
         ]
 
     html: str = _part("trajectory").trajectory(
-        trajectory, shown["chips"], marks, marked, cards, words, name, link
+        trajectory, page_fields["chips"], marks, marked, cards, words, name, link, running
     )
     return html
 
 
 def _cards(trajectory: Trajectory) -> dict[str, int]:
-    """A number for each piece of evidence: its id may be any text, which cannot name an element of a page."""
+    """A number for each piece of evidence: its id may be any text, which cannot name an element of
+    a page.
+    """
     return {id: number for number, id in enumerate(trajectory.evidence, 1)}
 
 
@@ -116,5 +183,5 @@ def _file(name: str) -> str:
     return (files(__package__) / name).read_text("utf-8")
 
 
-def _framed(html: str) -> str:
-    return f'<div class="explorer">{html}</div>'
+def _framed(html: str, state: str = "") -> str:
+    return f'<div class="explorer {state}">{html}</div>'

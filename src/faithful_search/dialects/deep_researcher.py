@@ -1,7 +1,8 @@
 """DeepResearcher: searches of the web and pages browsed, as JSON calls.
 
-`browse_webpage` takes `url_list` and returns `[{"url": …, "information": [{"page_number": …, "page_summary": …}]}]`.
-Evidence is each search result and each page. The first answer of a turn counts, as that system's reward reads it.
+`browse_webpage` takes `url_list` and returns `[{"url": …, "information": [{"page_number": …,
+"page_summary": …}]}]`. Evidence is each search result and each page. The first answer of a turn
+counts, as that system's reward reads it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,26 +1,31 @@
 """Retrieved text is data: a `Fence` makes it harmless inside a dialect, reversibly.
 
-The first character of everything forbidden becomes an entity: `&lt;` for `<`, else `&#NN;`. Text that already looks
-like such an entity gets one more `amp;` behind its `&`, so that `unescape(escape(x)) == x` for every string.
+The first character of everything forbidden becomes an entity: `&lt;` for `<`, else `&#NN;`. Text
+that already looks like such an entity gets one more `amp;` behind its `&`, so that
+`unescape(escape(x)) == x` for every string.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Protocol, Self
 
 from ..errors import ConfigError
 
 _ENTITY = "&(?:amp;)*+(?:lt|#[0-9]{1,7});"
 _FENCED = re.compile("&((?:amp;)*+)(lt|#[0-9]{1,7});")
 # Pieces of an entity: were one forbidden, it would stand in what escaping writes.
-_UNSAFE = re.compile(r"|.*[&;].*|a?mp?|a|p|lt?|t|#?[0-9]*", re.DOTALL)
+_UNSAFE = re.compile(r"\A(?:|.*[&;].*|a?mp?|a|p|lt?|t|#?[0-9]*)\Z", re.DOTALL)
 _NAMED = {"&": "&amp;", "<": "&lt;"}
-_ROUNDS = 4  # what was escaped may read as something forbidden with its neighbours
+_NEVER = "(?!)"  # a pattern that matches nothing
+# How often a folded text is looked at again, since an entity may be seen as something forbidden
+# together with its neighbours. After that the whole text is spelled out.
+_ROUNDS = 4
 
 
 def tags(*names: str) -> str:
-    """A pattern of these names' opening and closing tags, in any case and with blanks inside: also `</ Think >`.
+    """A pattern of these names' opening and closing tags, in any case and with blanks inside: also
+    `</ Think >`.
 
     A tag cut off by the text's end counts, too: the text behind it might complete it.
 
@@ -32,12 +37,16 @@ def tags(*names: str) -> str:
 
 
 def one_line(title: str) -> str:
-    """A title without line breaks, reversibly for a fence."""
+    """An escaped title on one line; `unescape` brings its line breaks back. A title must be escaped
+    before: the other way round its breaks would be lost.
+    """
     return title.replace("\n", "&#10;").replace("\r", "&#13;")
 
 
 def opening_line(text: str) -> str:
-    """A fenced text that does not begin with a line break, reversibly: such a break would belong to its frame."""
+    """A fenced text that does not begin with a line break, reversibly: such a break would belong to
+    its frame.
+    """
     return f"&#10;{text[1:]}" if text.startswith("\n") else text
 
 
@@ -46,17 +55,31 @@ def spelled(text: str) -> str:
     return "".join(map(_number, text))
 
 
+class Fold(Protocol):
+    """How a reader sees a text, for example after a tokenizer's normaliser."""
+
+    def __call__(self, text: str) -> str:
+        """The text as it is seen."""
+        ...
+
+    def origins(self, text: str) -> Sequence[int]:
+        """For each character that is seen, the place in `text` that it comes from."""
+        ...
+
+
 @dataclass(frozen=True)
 class Fence:
-    """What must not occur in retrieved text: the regex `pattern` and the literal `tokens` (a tokenizer's special ones).
+    """What must not occur in retrieved text: the regex `pattern` and the literal `tokens` (a
+    tokenizer's special ones).
 
-    A match of `pattern` must contain neither `&` nor `;`, must not lie within an entity's letters or digits, and must
-    not use look-arounds: then escaping one match can never create another. Raises `ConfigError` for a token that
-    escaping could itself produce: `&`, `lt`, a bare number.
+    A match of `pattern` must contain neither `&` nor `;`, must not lie within an entity's letters
+    or digits, and must not use look-arounds: then escaping one match can never create another.
+    Raises `ConfigError` for a token that escaping could itself produce: `&`, `lt`, a bare number.
 
-    `fold` is how a reader sees a text, and `fold.origins(text)` for each character read where in `text` it comes from:
-    a tokenizer may read the fullwidth `\uff1c` as `<`. It must not change the characters of entities. With it nothing
-    forbidden is left in what that reader makes of the text either, nor what it reads as it reads a token.
+    With `fold`, the text is also safe for a reader that changes characters before it looks at them,
+    as a tokenizer may read the fullwidth `\uff1c` as `<`: `fold(escape(text))` holds no match of
+    `pattern`, no token, and nothing that the reader sees as it sees a token. Entities must come
+    through `fold` unchanged.
 
     Example:
         >>> fence = Fence(tags("answer")).with_tokens(["</s>"])
@@ -66,58 +89,75 @@ class Fence:
 
     pattern: str
     tokens: tuple[str, ...] = ()
-    fold: Any = None
-    _written: re.Pattern[str] = field(init=False, repr=False, compare=False)
-    _read: re.Pattern[str] = field(init=False, repr=False, compare=False)
+    fold: Fold | None = None
+    # What must not stand in the text, entities included; and what must not stand in the folded one.
+    _forbidden: re.Pattern[str] = field(init=False, repr=False, compare=False)
+    _forbidden_folded: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if unsafe := [token for token in self.tokens if _UNSAFE.fullmatch(token)]:
             raise ConfigError(
-                f"{unsafe[0]!r} cannot be fenced: it could be part of the entity that would replace it"
+                f"{unsafe[0]!r} cannot be fenced: it could be part of the entity that would "
+                "replace it"
             )
-        pattern = _any_of(self.pattern, self.tokens)
-        object.__setattr__(self, "_written", re.compile("|".join(filter(None, (pattern, _ENTITY)))))
-        if (fold := self.fold) is not None:
-            # Forbidden to be read: what must not be written, and what the reader takes for a token inside a text.
-            images = fenceable(fold(f">{token}").partition(">")[2] for token in self.tokens)
-            read = _any_of(self.pattern, dict.fromkeys([*self.tokens, *images])) or "(?!)"
-            object.__setattr__(
-                self, "_read", re.compile(read, re.IGNORECASE if fold("A") == fold("a") else 0)
-            )
+        forbidden = _any_of(self.pattern, self.tokens)
+        with_entities = f"{forbidden}|{_ENTITY}" if forbidden else _ENTITY
+        object.__setattr__(self, "_forbidden", re.compile(with_entities))
+        if self.fold is not None:
+            object.__setattr__(self, "_forbidden_folded", self._folded_pattern(self.fold))
+
+    def _folded_pattern(self, fold: Fold) -> re.Pattern[str]:
+        """What the reader must not see: the same, and each token as it sees it inside a text."""
+        # A reader may treat the beginning of a text in its own way: `>` stands before the token.
+        seen = [fold(f">{token}").partition(">")[2] for token in self.tokens]
+        tokens = dict.fromkeys([*self.tokens, *fenceable(seen)])
+        ignores_case = fold("A") == fold("a")
+        pattern = _any_of(self.pattern, tokens) or _NEVER
+        return re.compile(pattern, re.IGNORECASE if ignores_case else 0)
 
     def with_tokens(self, tokens: Iterable[str]) -> Self:
         """This fence, forbidding these literal strings too."""
         return replace(self, tokens=tuple(dict.fromkeys([*self.tokens, *tokens])))
 
     def escape(self, text: str) -> str:
-        """`text` without anything forbidden, also to the reader; ordinary text comes back as it is."""
-        written = {
-            place: _NAMED.get(text[place]) or _number(text[place])
-            for place in _places(self._written, text)
-        }
-        shown = _joined(text, written)
+        """`text` without anything forbidden, also to the reader; ordinary text comes back as it
+        is.
+        """
+        entities: dict[int, str] = {}  # by the place in `text` of the character that they replace
+        for place in _places(self._forbidden, text):
+            entities[place] = _NAMED.get(text[place]) or _number(text[place])
+        shown = _joined(text, entities)
         if self.fold is None:
             return shown
         for _ in range(_ROUNDS):
-            found = list(_places(self._read, self.fold(shown)))
-            if not found and unescape(shown) == text:
+            hits = list(_places(self._forbidden_folded, self.fold(shown)))
+            if not hits and unescape(shown) == text:
                 return shown
-            origins = self.fold.origins(shown) if found else ()
-            owners = [
-                place for place, character in enumerate(text) for _ in written.get(place, character)
-            ]
-            written |= {
-                owners[origins[place]]: _number(text[owners[origins[place]]]) for place in found
-            }
-            shown = _joined(text, written)
+            if hits:
+                self._add_entities(entities, text, self.fold.origins(shown), hits)
+            shown = _joined(text, entities)
         return spelled(text)
+
+    def _add_entities(
+        self, entities: dict[int, str], text: str, origins: Sequence[int], hits: Iterable[int]
+    ) -> None:
+        """Replace also the characters of `text` from which the `hits` in the folded text come."""
+        # For each character of the escaped text, the place in `text` that it stands for.
+        owners: list[int] = []
+        for place, character in enumerate(text):
+            owners += [place] * len(entities.get(place, character))
+        for hit in hits:
+            culprit = owners[origins[hit]]
+            entities[culprit] = _number(text[culprit])
 
     def reads_as_written(self, text: str) -> bool:
         """Whether the reader sees the markup that is written there, and no other."""
         if self.fold is None:
             return True
-        written, read = (self._read.finditer(shown) for shown in (text, self.fold(text)))
-        return [match[0].casefold() for match in written] == [match[0].casefold() for match in read]
+        return self._markup(text) == self._markup(self.fold(text))
+
+    def _markup(self, text: str) -> list[str]:
+        return [match[0].casefold() for match in self._forbidden_folded.finditer(text)]
 
 
 def unescape(text: str) -> str:
@@ -126,7 +166,9 @@ def unescape(text: str) -> str:
 
 
 def fenceable(tokens: Iterable[str]) -> tuple[str, ...]:
-    """`tokens` as a fence can forbid them, one with `&` or `;` by its longest part without; not blanks or `lt`."""
+    """`tokens` as a fence can forbid them, one with `&` or `;` by its longest part without; not
+    blanks or `lt`.
+    """
     parts = (max(re.split("[&;]", token), key=len) for token in tokens)
     return tuple(
         dict.fromkeys(part for part in parts if part.strip() and not _UNSAFE.fullmatch(part))

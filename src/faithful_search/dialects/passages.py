@@ -1,4 +1,6 @@
-"""What several dialects write alike: passages as numbered lines or as lists in JSON, and answers in a box."""
+"""Reads and writes what several dialects have in common: passages as numbered lines or JSON lists,
+and answers in a box.
+"""
 
 import ast
 import json
@@ -8,13 +10,14 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-import msgspec
-
+from .. import loose_json
+from ..errors import DataError
 from ..formats.blocks import as_json
 from ..trajectory import Evidence, Span
 from .fence import opening_line
 
-# How passages in `Doc` lines begin, and a list that `read_list` reads; fences keep them out of retrieved text.
+# How passages in `Doc` lines begin, and a list that `read_list` reads; fences keep them out of
+# retrieved text.
 DOC_LINE = r'Doc [0-9]++(?: ?\(Title:|: ?"|:\n)'
 JSON_LIST = r'\[\s*+\{\s*+"(?:query|url|search_query)"'
 MOST_DOCUMENTS = 1_000  # passages read of one response; the last one holds the rest
@@ -26,34 +29,50 @@ _BRACE = re.compile(r"\\boxed\s*\{|[{}]")
 _LONGEST_PRINTED = 100_000
 _ESCAPE = r"\\[\\'\"nrtxuU]"
 _PRINTED = re.compile(
-    rf"(?:'(?:[^'\\\n]|{_ESCAPE})*+'|\"(?:[^\"\\\n]|{_ESCAPE})*+\"|None|True|False|[-+0-9.e{{}}\[\](),: ])*+"
+    rf"\A(?:'(?:[^'\\\n]|{_ESCAPE})*+'|\"(?:[^\"\\\n]|{_ESCAPE})*+\"|None|True|False|[-+0-9.e{{}}\[\](),: ])*+"
 )
-_LOOSE = json.JSONDecoder(strict=False)  # made once: that takes as long as to read a response
+_BY_RANK = (
+    *("citationId", "citation_id", "docid", "doc_id", "document_id", "chunk_id", "passage_id"),
+    *("source_id", "ref_id", "file_id", "id", "_id", "index", "number"),
+)
+_LABELS = frozenset(_BY_RANK)
+_LONGEST_LABEL = 200
+_SNIPPET = re.compile(
+    r"<(?P<tag>snippet|webpage)\b"
+    r"(?:\s{1,9}+id=(?P<label>\"[^\"<>\n]{0,200}\"|'[^'<>\n]{0,200}'|[^\s<>]{1,200}))?+[^<>]{0,1000}>"
+)
+_SNIPPET_END = {tag: re.compile(rf"</{tag}>") for tag in ("snippet", "webpage")}
+_FIELD = re.compile(
+    r"^(?P<name>Title|URL|Url|(?:Search )?Snippet|Content|Text|Abstract):[ \t]*+", re.MULTILINE
+)
 _RESULTS = ("search_results", "web_page_info_list")
 _TEXTS = ("description", "quick_summary", "snippet")
 
 
 def headed(heads: Iterable[re.Match[str]], text: str) -> list[tuple[re.Match[str], str]]:
-    """Each match with the text from its end to the next one, `MOST_DOCUMENTS` at most."""
-    found = list(islice(heads, MOST_DOCUMENTS))
-    ends = [*(head.start() for head in found[1:]), len(text)]
-    return [(head, text[head.end() : end]) for head, end in zip(found, ends, strict=False)]
+    """Each match with the text from its end to the next one; `MOST_DOCUMENTS` at most."""
+    matches = list(islice(heads, MOST_DOCUMENTS))
+    ends = [*(match.start() for match in matches[1:]), len(text)]
+    return [(match, text[match.end() : end]) for match, end in zip(matches, ends, strict=False)]
 
 
 class DocLines:
-    """For dialects whose tool responses hold `Doc` lines, numbered from 1 in each: `Doc 1(Title: "Seine") text`."""
+    """Part of the dialects whose tool responses hold lines like `Doc 1(Title: "Seine") text`,
+    numbered from 1 in each response.
+    """
 
-    prose = True
+    prose_is_evidence = True
+    numbers_passages = True
 
     def read_body(self, body: str) -> tuple[list[Evidence], str]:
-        found = read_docs(body)
-        return found, "" if found else body
+        passages = read_docs(body)
+        return passages, "" if passages else body
 
     def write_body(self, evidence: Sequence[Evidence]) -> str:
         lines = []
-        for number, item in enumerate(evidence, start=1):
-            title = _NOT_IN_TITLE.sub(lambda found: f"&#{ord(found[0])};", item.title)
-            lines.append(f'Doc {number}(Title: "{title}") {item.text}\n')
+        for number, passage in enumerate(evidence, start=1):
+            title = _NOT_IN_TITLE.sub(lambda match: f"&#{ord(match[0])};", passage.title)
+            lines.append(f'Doc {number}(Title: "{title}") {passage.text}\n')
         return "".join(lines)
 
     def write_note(self, note: str) -> str:
@@ -61,119 +80,175 @@ class DocLines:
 
 
 def read_docs(body: str) -> list[Evidence]:
-    """The passages of a response in `Doc` lines; also of `Doc 1: "Seine"` or `Doc 1:` with title and text on lines."""
+    """The passages of a response in `Doc` lines.
+
+    The title may also stand on a line of its own: after `Doc 1: `, in quotes, or after `Doc 1:` and
+    a line break.
+    """
     _, *pieces = _DOC.split(body, MOST_DOCUMENTS)
-    found = []
+    passages = []
     for colon, text in zip(pieces[::2], pieces[1::2], strict=True):
         quoted = text.startswith('"')  # the quotes are the format's, not the title's
         if colon is not None:
             after = (_AFTER_TITLE if quoted else _LINE_END).search(text, quoted)
-            title, text = (
-                (text[quoted : after.start()], text[after.end() :])
-                if after
-                else (text[1:].rstrip('"\n'), "")
-            )
-            text = text.removesuffix("\n\n")
+            if after:
+                title = text[quoted : after.start()]
+                text = text[after.end() :].removesuffix("\n\n")
+            else:
+                title, text = text[1:].rstrip('"\n'), ""
         else:
             title, _, text = text[quoted:].partition('")' if quoted else ")")
             text = text.removeprefix(" ")
-        found.append(Evidence(text.removesuffix("\n"), title))
-    return found
+        passages.append(Evidence(text.removesuffix("\n"), title))
+    return passages
+
+
+def read_snippets(body: str) -> tuple[list[Evidence], str]:
+    """DR Tulu's passages, and the text outside of them as a note.
+
+    Each is `<snippet id=S_1>` or `<webpage id=S_2>` with the lines `Title:`, `URL:` and `Snippet:`;
+    agents cite the id.
+    """
+    passages: list[Evidence] = []
+    outside: list[str] = []
+    end = 0
+    while (head := _SNIPPET.search(body, end)) and len(passages) < MOST_DOCUMENTS:
+        close = _SNIPPET_END[head["tag"]].search(body, head.end())
+        if close is None:
+            break
+        outside.append(body[end : head.start()].strip())
+        passages.append(_snippet(body[head.end() : close.start()], head["label"] or ""))
+        end = close.end()
+    outside.append(body[end:].strip())
+    return passages, "\n".join(filter(None, outside))
+
+
+def _snippet(inner: str, label: str) -> Evidence:
+    title = url = ""
+    start = 0
+    for field in _FIELD.finditer(inner):
+        if inner[start : field.start()].strip():
+            break  # a line of the text that happens to begin so
+        line_end = inner.find("\n", field.end())
+        line_end = len(inner) if line_end < 0 else line_end
+        value = inner[field.end() : line_end].strip()
+        if field["name"] == "Title":
+            title, start = value, line_end
+        elif field["name"] in ("URL", "Url"):
+            url, start = value, line_end
+        else:
+            start = field.end()
+            break
+    return Evidence(inner[start:].strip(), title, url=url, label=label.strip("\"'"))
 
 
 def read_json(text: str) -> Any:
-    """The object or list of JSON in `text`, bare line breaks in its strings allowed; `None` for anything else."""
+    """The JSON object or list that `text` is; its strings may hold bare line breaks. `None` for
+    anything else.
+    """
     text = text.strip()
     if text.startswith(("[", "{")):
-        for decode in (
-            msgspec.json.decode,
-            _LOOSE.decode,
-        ):  # strict JSON, as most is, takes half as long
-            with suppress(ValueError, RecursionError):
-                return decode(text)
+        with suppress(DataError):
+            return loose_json.decode(text, halves=True)  # evidence is read as it was written
     return None
 
 
 def read_printed(text: str) -> Any:
-    """The value in what Python printed (`{'error': …}`, `[{'title': …}]`); `None` for anything else."""
+    """The value that Python printed (`{'error': …}`, `[{'title': …}]`); `None` for anything else."""
     text = text.strip()
-    if len(text) > _LONGEST_PRINTED or not (
-        text.startswith(("{'", "[{'")) and _PRINTED.fullmatch(text)
-    ):
-        return None  # nothing but plain values: Python takes long to read some others
+    if len(text) > _LONGEST_PRINTED or not text.startswith(("{'", "[{'")):
+        return None
+    # Only plain values: Python takes long to read some others.
+    if not _PRINTED.fullmatch(text):
+        return None
     with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return json.loads(json.dumps(ast.literal_eval(text)))
     return None
 
 
+def label_of(fields: Mapping[str, Any]) -> str:
+    """The id or number that a search result has in its JSON, by which agents cite it."""
+    if _LABELS.isdisjoint(fields):
+        return ""
+    value = next((fields[name] for name in _BY_RANK if fields.get(name) is not None), "")
+    return str(value)[:_LONGEST_LABEL] if isinstance(value, str | int) else ""
+
+
 def text_of(value: Any) -> str:
-    """A field of JSON as text: other values than strings as JSON, nothing for null."""
+    """The value of a JSON field as text: strings as they are, other values as JSON, null empty."""
     if isinstance(value, str):
         return value
     return "" if value is None else as_json(value)
 
 
 def read_list(body: str, keys: Sequence[str]) -> tuple[list[Evidence], str]:
-    """Evidence of `[{key: …, …}, …]`, searches and pages, and failures as note; a body of another shape is a note."""
+    """The evidence in `[{key: …, …}, …]`, a list of searches and pages, and its failures as a note.
+
+    A body of another shape is a note as a whole.
+    """
     value = read_json(body)
     items = value if isinstance(value, list) else [value]
-    if not items or not all(
-        isinstance(item, dict) and any(key in item for key in keys) for item in items
-    ):
-        return [], body
-    evidence = [found for item in items for found in _listed(item)]
-    note = "\n".join(
-        filter(None, (text_of(item.get("error message", item.get("error"))) for item in items))
-    )
+    evidence: list[Evidence] = []
+    failures: list[str] = []
+    for item in items:
+        if not isinstance(item, dict) or not any(key in item for key in keys):
+            return [], body
+        evidence += _listed(item)
+        failure = text_of(item.get("error message", item.get("error")))
+        if failure:
+            failures.append(failure)
+    note = "\n".join(failures)
     return evidence, note or ("" if evidence else body)
 
 
 def search_of(evidence: Iterable[Evidence], key: str, results: str, text: str) -> dict[str, Any]:
-    """One search of such a list, with its results."""
-    return {
-        key: "",
-        results: [{"url": item.url, "title": item.title, text: item.text} for item in evidence],
-    }
+    """One search of such a list with its results, under the field names that a dialect uses."""
+    entries = []
+    for passage in evidence:
+        entries.append({"url": passage.url, "title": passage.title, text: passage.text})
+    return {key: "", results: entries}
 
 
 def _listed(item: Mapping[str, Any]) -> list[Evidence]:
+    """The evidence in one search, or in one page."""
     results = next((item[key] for key in _RESULTS if isinstance(item.get(key), list)), None)
     if results is None:
-        text = item.get("information")  # a page's: a summary, or summaries of its parts
-        if isinstance(text, list):
-            parts = (
-                text_of(part.get("page_summary") if isinstance(part, dict) else part)
-                for part in text
-            )
-            text = "\n".join(filter(None, parts))
-        return [Evidence(text_of(text), url=text_of(item.get("url")))] if text_of(text) else []
-    found = []
+        text = _summary(item.get("information"))
+        return [Evidence(text, url=text_of(item.get("url")))] if text else []
+    passages = []
     for result in results:
         if isinstance(result, dict):
             text = next((result[key] for key in _TEXTS if key in result), "")
-            found.append(
-                Evidence(
-                    text_of(text), text_of(result.get("title")), url=text_of(result.get("url"))
-                )
-            )
-    return found
+            title, url = text_of(result.get("title")), text_of(result.get("url"))
+            passages.append(Evidence(text_of(text), title, url=url, label=label_of(result)))
+    return passages
+
+
+def _summary(information: Any) -> str:
+    """A page's summary, which may be a list of summaries of its parts."""
+    if not isinstance(information, list):
+        return text_of(information)
+    parts = []
+    for part in information:
+        parts.append(text_of(part.get("page_summary") if isinstance(part, dict) else part))
+    return "\n".join(filter(None, parts))
 
 
 def last_boxed(text: str, start: int = 0, end: int | None = None) -> Span | None:
-    r"""Where the content of the last `\boxed{…}` with balanced braces is, or `None`.
+    r"""Where the content of the last `\boxed{…}` with balanced braces stands; `None`: there is none.
 
     Example:
         >>> text = r"\boxed{a}, no: \boxed{b_{1}} and \boxed{cut"
         >>> text[slice(*last_boxed(text))]
         'b_{1}'
     """
-    open_braces: list[int | None] = []
-    found: Span | None = None
+    open_braces: list[int | None] = []  # where the content of each box begins; `None`: no box
+    last: Span | None = None
     for match in _BRACE.finditer(text, start, len(text) if end is None else end):
         if match[0] != "}":
             open_braces.append(match.end() if len(match[0]) > 1 else None)
         elif open_braces:
             inner = open_braces.pop()
-            if inner is not None and (found is None or inner > found[0]):
-                found = (inner, match.start())
-    return found
+            if inner is not None and (last is None or inner > last[0]):
+                last = (inner, match.start())
+    return last

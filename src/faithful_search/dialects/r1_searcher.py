@@ -1,7 +1,7 @@
 """R1-Searcher: one running thought, interrupted by queries and documents between special tokens.
 
-The opening `<think>` ends the prompt, so the agent's text seldom has it; what stands before a query is that turn's
-thought. The thought is closed once, before the answer.
+The opening `<think>` ends the prompt, so the agent's text seldom has it; what stands before a query
+is that turn's thought. The thought is closed once, before the answer.
 """
 
 import re
@@ -22,27 +22,33 @@ _TAG = (
 _TEXT, _GAP = " Text:", "\n\n"
 
 
-class _Reader(TurnReader):
-    """Puts the thought between two tags where it has none, so that it reads like any other."""
+class _R1SearcherReader(TurnReader):
+    """Adds the tags of the thought where they are missing, so that it is read like any other."""
 
     def __init__(
         self, dialect: Dialect, text: str, start: int, end: int, first: bool = True
     ) -> None:
         super().__init__(dialect, text, start, end, first)
-        act = next((k for k, tag in enumerate(self.tags) if tag.name != "think"), len(self.tags))
-        limit = self.tags[act].start if act < len(self.tags) else end
-        closed = any(tag.closing for tag in self.tags[:act])
-        if act < len(self.tags) and self.tags[act].name == "answer" and not closed:
-            self.issue("think_unclosed", "no </think> before the answer", self.tags[act].span)
+        action = None  # the first tag of another name
+        number = 0  # of that tag, or of all tags
+        while number < len(self.tags) and action is None:
+            if self.tags[number].name == "think":
+                number += 1
+            else:
+                action = self.tags[number]
+        limit = action.start if action else end
+        closed = any(tag.closing for tag in self.tags[:number])
+        if action and action.name == "answer" and not closed:
+            self.issue("think_unclosed", "no </think> before the answer", action.span)
         begin = skip(text, start)
-        if not act and begin >= limit:
-            return
-        if not act or self.tags[0].start > begin or self.tags[0].closing:
-            self.tags.insert(0, Tag(begin, begin, False, "think"))
-            act += 1
+        if not number and begin >= limit:
+            return  # there is no thought
+        if not number or self.tags[0].start > begin or self.tags[0].closing:
+            self.tags.insert(0, Tag(begin, begin, closing=False, name="think"))
+            number += 1
         if not closed:
             last = max(self.tags[0].end, limit)
-            self.tags.insert(act, Tag(last, last, True, "think"))
+            self.tags.insert(number, Tag(last, last, closing=True, name="think"))
 
     def read_think(self, inner: list[Tag], span: Span) -> Span:
         self.nested(inner)
@@ -54,19 +60,20 @@ class _Reader(TurnReader):
 
 
 class R1Searcher(Tagged):
-    system = prompt_file(
-        "r1_searcher"
-    )  # that system also writes `<think>` behind it; the agent may itself
+    numbers_passages = True
+    # R1-Searcher's own environment also writes `<think>` after it; the agent may do so itself.
+    system = prompt_file("r1_searcher")
     bare_prompt = re.compile(
-        r"\s*+The User asks a question, and the Assistant solves it\.(?>(?>.*?\n\nUser:)(.*?)\nAssistant:|.*)",
+        r"\A\s*+The User asks a question, and the Assistant solves "
+        r"it\.(?>(?>.*?\n\nUser:)(.*?)\nAssistant:|.*)",
         re.DOTALL,
     )
     stop = ("<|end_of_query|>", "</answer>")
     frame = ("\n\n<|begin_of_documents|>\n", "\n<|end_of_documents|>\n\n")
-    reader = _Reader
+    turn_reader = _R1SearcherReader
     answer_opening = f"</think>{_GAP}<answer>"  # the thought runs up to `</think>`
     grammar = Grammar("query", "documents", ("think", "answer"), pattern=_TAG)
-    speaks = re.compile(r"<\|begin_of_query\|>|</think>|<answer>")
+    agent_begins = re.compile(r"<\|begin_of_query\|>|</think>|<answer>")
     forbidden = r"\n\([0-9]++\)"
     marks: ClassVar[Mapping[str, float]] = {
         "begin_of_query": 4.0, "begin_of_documents": 4.0, "think": 0.5, "answer": 0.5,
@@ -74,7 +81,9 @@ class R1Searcher(Tagged):
     }  # fmt: skip
 
     def force_answer(self, step: Step) -> tuple[Step, str] | None:
-        """The response to its call is a note: behind a call alone, `</think>` would still be that turn's."""
+        """Respond to its call with a note: right after the call, `</think>` would belong to its
+        turn.
+        """
         return Dialect.force_answer(self, step)
 
     def render_turn(self, step: Step) -> str:
@@ -92,34 +101,36 @@ class R1Searcher(Tagged):
 
     def write_body(self, evidence: Sequence[Evidence]) -> str:
         lines = []
-        for number, item in enumerate(evidence, start=1):
-            title = one_line(item.title).replace(
-                _TEXT, f"&#32;{_TEXT[1:]}"
-            )  # a title ends where _TEXT begins
-            lines.append(f"({number})Title: {title}{_TEXT}  {item.text}")
+        for number, passage in enumerate(evidence, start=1):
+            # A title ends where `_TEXT` begins, so it must not hold that.
+            title = one_line(passage.title).replace(_TEXT, f"&#32;{_TEXT[1:]}")
+            lines.append(f"({number})Title: {title}{_TEXT}  {passage.text}")
         return "\n".join(lines)
 
     def read_body(self, body: str) -> tuple[list[Evidence], str]:
         if not body.startswith("(1)"):
             return [], body
-        found, at = [], len("(1)")
+        passages = []
+        start = len("(1)")
         for number in range(2, MOST_DOCUMENTS + 1):
-            end = body.find(f"\n({number})", at)
+            end = body.find(f"\n({number})", start)
             if end < 0:
                 break
-            found.append(_titled(body[at:end]))
-            at = body.index(")", end) + 1
-        return [*found, _titled(body[at:])], ""
+            passages.append(_titled(body[start:end]))
+            start = body.index(")", end) + 1
+        passages.append(_titled(body[start:]))
+        return passages, ""
 
 
 def _titled(text: str) -> Evidence:
-    """`Title: … Text:  …`, the same quoted as in a CSV file, or a title and, three blanks on, the text."""
+    """A passage: `Title: … Text:  …`, the same quoted as in a CSV file, or title, three blanks,
+    text.
+    """
     if text.startswith('"Title:') and text.endswith('"'):
         text = text[1:-1].replace('""', '"')
     if not text.startswith("Title:"):
-        title, gap, rest = text.partition("   ")
-        return Evidence(rest, title) if gap else Evidence(text)
-    title, _, rest = text.removeprefix("Title:").removeprefix(" ").partition(_TEXT)
-    return Evidence(
-        rest.removeprefix("  ") if rest.startswith("  ") else rest.removeprefix(" "), title
-    )
+        title, gap, inner = text.partition("   ")
+        return Evidence(inner, title) if gap else Evidence(text)
+    title, _, inner = text.removeprefix("Title:").removeprefix(" ").partition(_TEXT)
+    blanks = "  " if inner.startswith("  ") else " "
+    return Evidence(inner.removeprefix(blanks), title)

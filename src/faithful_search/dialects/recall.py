@@ -1,8 +1,9 @@
-"""ReCall: calls of any tool as JSON, several a turn, and the answer in `\\boxed{}` of a last turn without calls.
+"""ReCall: calls of any tool as JSON, several a turn, and the answer in `\\boxed{}` of a last turn
+without calls.
 
-The opening think tag belongs to its prompt and may be absent. A response repeats the call and then has sections: what
-stands under `result:` or `output:` is evidence, passage by passage where these begin with a title in quotes; what
-stands under `error:` is a note.
+The opening think tag belongs to its prompt and may be absent. A response repeats the call and then
+has sections: what stands under `result:` or `output:` is evidence, passage by passage where these
+begin with a title in quotes; what stands under `error:` is a note.
 """
 
 import json
@@ -25,8 +26,8 @@ class ReCall(ToolCalls):
     stop = ("</tool_call>", "\\]")
     grammar = BARE
     answer_opening = None
-    parallel = True
-    prefilled = True
+    parallel_calls = True
+    may_open_in_prompt = True
     forbidden = r'\n"|(?:result|output|error):'
     marks = MARKS | {"answer": -3.0}
     signs: ClassVar[Mapping[str, float]] = {
@@ -43,7 +44,9 @@ class ReCall(ToolCalls):
         return f"The final answer is \\[ \\boxed{{{answer}}} \\]"
 
     def find_answer(self, text: str, span: Span) -> Span | None:
-        """What the last box holds, up to its balancing brace; of `\\boxed x` the rest of the line."""
+        """What the last box holds, up to its balancing brace; of `\\boxed x` the rest of the
+        line.
+        """
         if (box := last_boxed(text, *span)) is not None:
             return box
         at = text.rfind("\\boxed ", *span)
@@ -54,7 +57,9 @@ class ReCall(ToolCalls):
         return start, span[1] if end < 0 else end
 
     def read_body(self, body: str) -> tuple[list[Evidence], str]:
-        """The sections of a response; text before the first is the call that it repeats, alone it is evidence."""
+        """The sections of a response; text before the first is the call that it repeats, alone it
+        is evidence.
+        """
         sections = headed(_SECTION.finditer(body), body)
         if not sections:
             bad = not body.strip() or body.startswith("Parse tool call failed")

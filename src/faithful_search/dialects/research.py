@@ -1,4 +1,5 @@
-r"""ReSearch: `<think> <search> <result> <answer>`, the answer in a box. Not the dialect of its successor ReCall.
+r"""ReSearch: `<think> <search> <result> <answer>`, the answer in a box. Not the dialect of its
+successor ReCall.
 
 An answer without `\boxed{}`, which that system's reward would not count, is read all the same.
 """
@@ -22,7 +23,8 @@ class ReSearch(Tagged):
     frame = (" <result>\n", "\n</result>\n")
     # The base checkpoints'; in one that breaks off the agent has said nothing.
     bare_prompt = re.compile(
-        r"\s*+A conversation between User and Assistant\.(?>(?>.*? User: )(.*?)\.? Assistant:|.*)",
+        r"\A\s*+A conversation between User and Assistant\.(?>(?>.*? User: )(.*?)\.? "
+        r"Assistant:|.*)",
         re.DOTALL,
     )
     grammar = Grammar("search", "result")
@@ -35,26 +37,30 @@ class ReSearch(Tagged):
     def write_body(self, evidence: Sequence[Evidence]) -> str:
         # A text that begins with a line break would look like the blank line before the next title.
         return "\n\n".join(
-            f'"{one_line(item.title)}"\n{opening_line(item.text)}' for item in evidence
+            f'"{one_line(passage.title)}"\n{opening_line(passage.text)}' for passage in evidence
         )
 
     def read_body(self, body: str) -> tuple[list[Evidence], str]:
-        """Passages apart by blank lines, the first line of each its title. One line alone is a note."""
+        """Passages between blank lines, with the title in the first line of each. A single line is
+        a note.
+        """
         if "\n" not in body:
             return [], body
         first = body[: body.index("\n")]
         quoted = len(first) > 1 and first[0] == first[-1] == '"'
-        found = []
-        for piece in (_QUOTED if quoted else _PARAGRAPH).split(
-            body if quoted else body.strip(), MOST_DOCUMENTS - 1
-        ):
+        if quoted:
+            pieces = _QUOTED.split(body, MOST_DOCUMENTS - 1)
+        else:
+            pieces = _PARAGRAPH.split(body.strip(), MOST_DOCUMENTS - 1)
+        passages = []
+        for piece in pieces:
             title, line, text = piece.partition("\n")
             if not line:
                 title, text = "", title
             elif len(title) > 1 and title[0] == title[-1] == '"':
                 title = title[1:-1]
-            found.append(Evidence(text, title))
-        return found, ""
+            passages.append(Evidence(text, title))
+        return passages, ""
 
     def find_answer(self, text: str, span: Span) -> Span | None:
         return last_boxed(text, *span)

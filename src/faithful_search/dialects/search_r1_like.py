@@ -1,8 +1,10 @@
-"""The Search-R1 example of verl: Search-R1's prompt with `<tool_call>`, and documents inside a JSON result.
+"""The Search-R1 example of verl: Search-R1's prompt with `<tool_call>`, and documents inside a JSON
+result.
 
-Queries of one call have their results divided by `---`. The prompt asks for `<tool_call> query </tool_call>`: a call
-that is not a JSON object is such a bare query. Search-R1 trained through verl-tool writes the same with documents in
-`<information>` (`Doc 1:`, and the title in quotes on a line of its own).
+Queries of one call have their results divided by `---`. The prompt asks for `<tool_call> query
+</tool_call>`: a call that is not a JSON object is such a bare query. Search-R1 trained through
+verl-tool writes the same with documents in `<information>` (`Doc 1:`, and the title in quotes on a
+line of its own).
 """
 
 import re
@@ -22,10 +24,11 @@ _ASKED = r"For example, <answer> Beijing </answer>\. Question: ([^\n]*)\n?"
 
 
 class SearchR1Like(ToolCalls):
+    numbers_passages = True
     system = "You are a helpful and harmless assistant."
-    ask = prompt_file("search_r1_like")  # the tools' schemas are left to the chat template
-    asked = re.compile(_ASKED)
-    bare_prompt = re.compile(rf"\s*+Answer the given question(?>.*?{_ASKED})", re.DOTALL)
+    user_prompt = prompt_file("search_r1_like")  # the tools' schemas are left to the chat template
+    question_pattern = re.compile(_ASKED)
+    bare_prompt = re.compile(rf"\A\s*+Answer the given question(?>.*?{_ASKED})", re.DOTALL)
     forbidden = r"Doc [0-9]++ ?\(Title:"
     signs: ClassVar[Mapping[str, float]] = {
         r"call a search engine by <tool_call> query </tool_call>": 4.0,
@@ -37,7 +40,7 @@ class SearchR1Like(ToolCalls):
 
     def read_call(self, raw: str) -> ToolCall | None:
         query = raw.strip()
-        if not query or query.startswith(("{", "[")):
+        if not query or query.startswith(("{", "[", "<")) or "<arg_key>" in query:
             return super().read_call(raw)
         return ToolCall("search", {"query": query}, raw)
 
@@ -49,29 +52,21 @@ class SearchR1Like(ToolCalls):
         if inner != body.strip():
             inner = inner.removesuffix("</information>").strip()
             return read_docs(inner) or [Evidence(inner)], ""
-        found = []
+        passages = []
         docs = headed((doc for doc in _DOC.finditer(result) if doc[0].endswith(")\n")), result)
         for number, (doc, text) in enumerate(docs, start=1):
             title = doc[1][:-1]
-            if number < len(
-                docs
-            ):  # what follows a document is an empty line, or the division between queries
-                text = (
-                    text.removesuffix("\n\n")
-                    if text.endswith("\n\n")
-                    else text.removesuffix("\n---\n")
-                )
+            if number < len(docs):  # an empty line, or the division between queries, follows
+                text = text.removesuffix("\n\n" if text.endswith("\n\n") else "\n---\n")
             quoted = len(title) > 1 and title[0] == title[-1] == '"'
-            found.append(Evidence(text, title[1:-1] if quoted else title))
-        return found, "" if found else result
+            passages.append(Evidence(text, title[1:-1] if quoted else title))
+        return passages, "" if passages else result
 
     def write_note(self, note: str) -> str:
         return as_json({"result": note})
 
     def write_body(self, evidence: Sequence[Evidence]) -> str:
-        numbered = enumerate(evidence, start=1)
-        docs = (
-            f'Doc {number} (Title: "{one_line(item.title)}")\n{item.text}'
-            for number, item in numbered
-        )
+        docs = []
+        for number, passage in enumerate(evidence, start=1):
+            docs.append(f'Doc {number} (Title: "{one_line(passage.title)}")\n{passage.text}')
         return as_json({"result": "\n\n".join(docs)})

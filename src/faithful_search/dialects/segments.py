@@ -1,138 +1,230 @@
-"""Segments of a trajectory's text, each written by one party, and the one loop that makes steps of them.
+"""Cuts a chat into segments, each written by one party, and makes a trajectory's steps of segments.
 
-A dialect cuts a text into segments (`Dialect.split`). The messages of a chat are segments as they stand: nothing in a
-message can end it or begin another.
+A dialect cuts a text into segments (`Dialect.split`). The messages of a chat are segments as they
+stand: nothing in a message can end it or begin another.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import force_setattr
 
-from ..formats.messages import END, HEAD, Message, read
-from ..trajectory import Evidence, Issue, Span, Step, Trajectory
+from ..evidence import only_notes, sifted
+from ..formats.chat import END, Message
+from ..formats.cited import moved
+from ..trajectory import Evidence, Issue, Source, Span, Step, ToolCall, Trajectory
+from .cited import Sent
 from .fence import unescape
-from .turns import ELLIPSES, MOST_STEPS, Fields, skip
+from .quoting import Quoting
+from .turns import ELLIPSES, MOST_ISSUES, MOST_STEPS, Fields, skip
 
 if TYPE_CHECKING:
     from .base import Dialect
 
 
-class Segment(msgspec.Struct, frozen=True, gc=False):
-    """A stretch of a trajectory's text that one party wrote; of a tool response the inner text, `closed` or not.
+Responses = Literal["anywhere", "messages"]
+"""Where tool responses may stand, see `dialects.parse`."""
 
-    "forged" is a tool response that the agent wrote itself, "controller" who steers the agent, "prompt" what begins
-    another episode.
+
+class Segment(msgspec.Struct, frozen=True, gc=False):
+    """A stretch of a trajectory's text that one party wrote.
+
+    Attributes:
+        who: "agent"; "tool", of a tool response; "forged", of a tool response that the agent wrote
+            itself; "controller", who steers the agent; or "prompt", where another episode begins.
+        span: where it stands; of a tool response the inner text.
+        closed: whether a tool response has its closing tag.
+        place: which of the turn's calls a response answers, from 0; `None` where that is not known.
     """
 
     who: Literal["agent", "tool", "forged", "controller", "prompt"]
     span: Span
     closed: bool = True
+    place: int | None = None
 
 
 def _opens(roles: str) -> str:
-    """A pattern of the markup that opens a message of these roles, in ChatML, Llama's, Gemma's and Phi's templates."""
+    """A pattern of what opens a message of these roles in the chat templates of ChatML, Llama,
+    Gemma and Phi.
+    """
     forms = (
         r"<\|im_start\|>{}\n?",
-        r"<\|start_header_id\|>{}<\|end_header_id\|>\s*",
+        r"<\|start_header_id\|>{}<\|end_header_id\|>\s*+",
         "<start_of_turn>{}\n",
         r"<\|{}\|>\n?",
     )
     return "|".join(form.format(f"(?:{roles})") for form in forms)
 
 
-_ASSISTANT, _USER = (
-    re.compile(_opens("assistant|model")),
-    re.compile(rf"(?:{_opens('user|tool|ipython')})\s*+"),
-)
+_ASSISTANT = re.compile(_opens("assistant|model"))
+_USER = re.compile(rf"(?:{_opens('user|tool|ipython')})\s*+")
 _PROLOGUE = re.compile(
-    r"\s*+(?:(?:<\|(?:begin_of_text|startoftext|endoftext)\|>|<s>|<bos>)\s*+)*+"
+    r"\A\s*+(?:(?:<\|(?:begin_of_text|startoftext|endoftext)\|>|<s>|<bos>|\[gMASK\]|<sop>)\s*+)*+"
     r"(?:<\|im_start\|>|<\|start_header_id\|>|<start_of_turn>|<\|(?:system|tools|user|assistant)\|>)"
 )
-_BARE_PROLOGUE = re.compile(r"\s*+(?=(?:system|user)\n)")
+_BARE_PROLOGUE = re.compile(r"\A\s*+(?=(?:system|user)\n)")
 _END_OF_MESSAGE = re.compile(r"<\|(?:im_end|eot_id|end)\|>|<end_of_turn>")
 
 
 def episode_start(text: str, response: str) -> tuple[int, str | None]:
-    """Where the agent's first turn begins, and the last user message when a prompt stands before it.
+    """Where the agent's first turn begins, and the last user message of the prompt before it.
 
-    Only a text that begins with chat markup has a prompt: markup further inside may be evidence. A chat whose first
-    message is a tool response (opening tag `response`) has none: the agent had already spoken.
+    Only a text that begins with chat markup has a prompt: markup further inside may be evidence. A
+    chat whose first message is a tool response has none either, as the agent had already spoken;
+    `response` is the tag that opens one. Without a prompt the result is `(0, None)`.
     """
-    if bare := _BARE_PROLOGUE.match(
-        text
-    ):  # decoded without special tokens: roles are lines of their own
-        end = text.find("\nassistant\n", bare.end())
-        if end < 0:
-            return 0, None
-        start = end + len("\nassistant\n")
-        user = (
-            bare.end()
-            if text.startswith("user\n", bare.end())
-            else text.rfind("\nuser\n", bare.end(), end) + 1
-        )
-        asked = user + len("user\n") if text.startswith("user\n", user) else -1
-    else:
-        marker = _ASSISTANT.search(text) if _PROLOGUE.match(text) else None
-        if marker is None:
-            return 0, None
-        start, end, asked = marker.end(), marker.start(), -1
-        for match in _USER.finditer(text, 0, end):
-            asked = match.end()
-    if asked < 0:
-        return start, None
-    if text.startswith(response, asked):
+    bare = _BARE_PROLOGUE.match(text)
+    if bare:
+        return _after_bare_roles(text, bare.end(), response)
+    marker = _ASSISTANT.search(text) if _PROLOGUE.match(text) else None
+    if marker is None:
         return 0, None
-    message = text[asked:end]
-    return start, (message if bare else _END_OF_MESSAGE.split(message, maxsplit=1)[0]).strip()
+    message_start = -1
+    for match in _USER.finditer(text, 0, marker.start()):
+        message_start = match.end()
+    if message_start < 0:
+        return marker.end(), None
+    if text.startswith(response, message_start):
+        return 0, None
+    message = _END_OF_MESSAGE.split(text[message_start : marker.start()], maxsplit=1)[0]
+    return marker.end(), message.strip()
 
 
-def of_chat(
-    dialect: "Dialect", messages: Sequence[Mapping[str, Any]]
-) -> tuple[str, list[Segment], str | None, list[Issue]]:
-    """A chat written as ChatML, its segments there, the prompt's user message, and what could not be read.
-
-    Raises `DataError` when something in `messages` is not a message.
+def _after_bare_roles(text: str, start: int, response: str) -> tuple[int, str | None]:
+    """As `episode_start`, for a text that was decoded without special tokens: each role is a line
+    of its own. `start` is where the first role stands.
     """
-    chat = read(messages)
-    begin = next(
-        (number for number, message in enumerate(chat) if message.role == "assistant"), len(chat)
-    )
+    end = text.find("\nassistant\n", start)
+    if end < 0:
+        return 0, None
+    turn_start = end + len("\nassistant\n")
+    user = start
+    if not text.startswith("user\n", start):
+        user = text.rfind("\nuser\n", start, end) + 1
+        if not text.startswith("user\n", user):
+            return turn_start, None
+    message_start = user + len("user\n")
+    if text.startswith(response, message_start):
+        return 0, None
+    return turn_start, text[message_start:end].strip()
+
+
+class ChatText(NamedTuple):
+    """A chat written as ChatML.
+
+    Attributes:
+        question: the prompt's last user message.
+        issues: what could not be read.
+        quoting: restores the markup that was hidden because it is only quoted.
+        inline: whether responses were looked for inside the agent's own messages.
+        sent: citations that an API sent beside the messages.
+    """
+
+    text: str
+    segments: list[Segment]
+    question: str | None
+    issues: list[Issue]
+    quoting: Quoting
+    inline: bool
+    sent: list[Sent]
+
+
+def chat_text(
+    dialect: "Dialect", chat: Sequence[Message], responses: Responses = "anywhere"
+) -> ChatText:
+    """Write a chat as one text, cut into segments; `responses` as in `dialects.parse`."""
+    roles = [message.role for message in chat]
+    begin = roles.index("assistant") if "assistant" in roles else len(chat)
     prompt = [message for message in chat[:begin] if message.role != "tool"]
     body = chat[begin:]
-    text = "".join(message.written for message in (*prompt, *body))
-    others = [message for message in body if message.role != "assistant"]
-    brings = any(message.role == "tool" or dialect.opening in message.text for message in others)
-    # Where no message brings a response, the environment's stand inside the agent's messages.
-    inline = not brings and (not others or any(dialect.opening in message.text for message in body))
-    segments: list[Segment] = []
+    from_others = [message for message in body if message.role != "assistant"]
+    others_respond = any(
+        message.role == "tool" or dialect.opening in message.text for message in from_others
+    )
+    # Where no message brings a response, the environment's stand inside the agent's messages:
+    # unless the agent is known to have written all of those itself.
+    holds_responses = any(dialect.opening in message.content for message in body)
+    inline = responses == "anywhere" and not others_respond and (not from_others or holds_responses)
+
     issues = [_unread(message) for message in prompt if message.unread]
     if len(prompt) < begin:
-        issues.append(
-            Issue("response_unasked", "a tool's message before the agent said anything: left out")
-        )
-    calls, at = 0, sum(len(message.written) for message in prompt)
-    for message in body:
-        start, at = at + len(HEAD.format(message.role)), at + len(message.written)
-        end = at - len(END)
-        if message.unread:
-            issues.append(_unread(message, (start, end)))
-        responds = message.role == "tool" or message.text.lstrip().startswith(dialect.opening)
+        why = "a tool's message before the agent said anything: left out"
+        issues.append(Issue("response_unasked", why))
+    quoting = Quoting(dialect, chat)
+    parts = [part for message in prompt for part in (message.head, message.text, END)]
+    offset = sum(map(len, parts))
+    spans: list[Span] = []
+    sent: list[Sent] = []
+    for number, message in enumerate(body):
+        text, quoted_calls = message.text, 0
         if message.role == "assistant":
-            calls = message.text.count("<tool_call>")
-            own = Segment("agent", (skip(text, start, end), end))
-            segments += dialect.split(text, start, end) if inline else [own]
-        elif not responds and dialect.steers.search(message.text):
+            follower = body[number + 1] if number + 1 < len(body) else None
+            text, quoted_calls = quoting.hide(
+                message,
+                responds=_responds(dialect, follower, responses),
+                # A message that holds responses is read like a text, with any code in them.
+                whole=inline and holds_responses,
+            )
+        parts += (message.head, text, END)
+        start = offset + len(message.head)
+        span = (start, start + len(text))
+        offset = span[1] + len(END)
+        spans.append(span)
+        if message.citations:
+            sent.append(Sent(span, moved(message.citations, start + message.content_at)))
+        if message.unread:
+            issues.append(_unread(message, span))
+        issues += [Issue(problem.kind, problem.why, span) for problem in message.problems]
+        if quoted_calls:
+            why = (
+                f"{quoted_calls} calls in the agent's words are quoted, and were not read as calls"
+            )
+            issues.append(Issue("call_quoted", why, span))
+
+    text = "".join(parts)
+    segments: list[Segment] = []
+    calls = 0  # of the agent's last message
+    for message, (start, end) in zip(body, spans, strict=True):
+        if message.role == "assistant":
+            calls = len(message.requests) or text.count("<tool_call>", start, end)
+            turn_start = skip(text, start, end)
+            if inline:
+                segments += dialect.split(text, start, end)
+            elif others_respond or turn_start < end:
+                # An empty message is a turn only where a response may follow it.
+                segments.append(Segment("agent", (turn_start, end)))
+        elif not _responds(dialect, message, responses):
             segments.append(Segment("controller", (start, end)))
         else:
-            spans = _responses(message.text, dialect, calls if dialect.parallel else 1)
-            segments += [Segment("tool", (start + a, start + b)) for a, b in spans]
-    asked = next(
-        (message.text.strip() for message in reversed(prompt) if message.role == "user"), None
+            most = calls if dialect.parallel_calls else 1
+            for inner_start, inner_end in _responses(message.text, dialect, most):
+                inner = (start + inner_start, start + inner_end)
+                segments.append(Segment("tool", inner, place=message.place))
+    questions = [message.text.strip() for message in prompt if message.role == "user"]
+    return ChatText(
+        text=text,
+        segments=segments,
+        question=questions[-1] if questions else None,
+        issues=issues,
+        quoting=quoting,
+        inline=inline,
+        sent=sent,
     )
-    return text, segments, asked, issues
+
+
+def _responds(dialect: "Dialect", message: Message | None, responses: Responses) -> bool:
+    """Whether this message is a tool's response; if not, it is a controller's words.
+
+    A user's message without the response's tag may repeat what the agent said: where a policy is
+    rewarded (`responses="messages"`) it is none.
+    """
+    if message is None or message.role == "assistant":
+        return False
+    if message.role == "tool" or message.text.lstrip().startswith(dialect.opening):
+        return True
+    return responses == "anywhere" and not dialect.controller_pattern.search(message.text)
 
 
 def _unread(message: Message, span: Span | None = None) -> Issue:
@@ -141,7 +233,10 @@ def _unread(message: Message, span: Span | None = None) -> Issue:
 
 
 def _responses(text: str, dialect: "Dialect", most: int) -> list[Span]:
-    """Where the inner texts of a message's responses are, `most` at most; without tags, the whole message."""
+    """Where the inner texts of a message's responses stand, `most` at most.
+
+    Without the response's tag the whole message is one.
+    """
     opening, closing = dialect.opening, dialect.closing
     start = len(text) - len(text.lstrip())
     if not text.startswith(opening, start):
@@ -151,11 +246,15 @@ def _responses(text: str, dialect: "Dialect", most: int) -> list[Span]:
     if text.endswith(closing, start, end):
         end -= len(closing)
     between = re.compile(rf"{re.escape(closing)}\s*+{re.escape(opening)}")
-    found: list[Span] = []
-    while len(found) < most - 1 and (border := between.search(text, start, end)):
-        found.append((start, border.start()))
+    spans: list[Span] = []
+    while len(spans) < most - 1:
+        border = between.search(text, start, end)
+        if border is None:
+            break
+        spans.append((start, border.start()))
         start = border.end()
-    return [*found, (start, end)]
+    spans.append((start, end))
+    return spans
 
 
 def trajectory_of(
@@ -165,21 +264,31 @@ def trajectory_of(
     question: str | None,
     fenced: bool,
     issues: list[Issue],
+    source: Source,
 ) -> Trajectory:
-    """The trajectory whose segments these are; `fenced`: escaping in its tool responses is undone. Never raises."""
+    """Make a trajectory of the segments of its text. Never raises.
+
+    Args:
+        fenced: our own engine wrote the tool responses, and escaping in them is undone.
+        issues: what is known to be wrong with the text; more are added.
+        source: where the tool responses stand, if there are any.
+    """
     steps: list[Fields] = []
-    turn: list[Fields] = []  # the steps of the agent's last stretch
-    responses: list[Segment] = []  # to that stretch
-    first = True
+    turn: list[Fields] = []  # the steps of the agent's last segment
+    responses: list[Segment] = []  # those to that segment
+    first = True  # no response came before
+    responded = False
     for segment in segments:
         if segment.who == "tool":
-            if not steps:
+            responded = True
+            if not steps:  # the agent's turn before it is missing
                 steps = turn = [{"spans": {"step": (segment.span[0], segment.span[0])}}]
             responses.append(segment)
             continue
         if responses:
             _respond(dialect, text, turn, responses, fenced)
-            responses, first = [], False
+            responses = []
+            first = False
         if segment.who == "agent":
             turn = dialect.read_turns(text, *segment.span, first)
             steps += turn
@@ -195,69 +304,130 @@ def trajectory_of(
             why = "another prompt stands in the text; what follows is not read"
             issues.append(Issue("another_episode", why, segment.span))
             break
-        elif turn and "answer" in turn[-1] and not dialect.verifies:
+        elif turn and "answer" in turn[-1] and not dialect.can_verify:
             why = "the user asked again: the answer is the last one, the question the first"
             issues.append(Issue("asked_again", why, segment.span))
     if responses:
         _respond(dialect, text, turn, responses, fenced)
     del steps[MOST_STEPS:]
-    answer, ended = dialect.conclude(steps)
-    found = 0
-    for fields in steps:
-        if "notes" not in fields:
-            continue
-        for item in fields["evidence"]:
-            found += 1
-            if not item.id:
-                force_setattr(item, "id", f"E{found}")  # frozen, but not shared yet
-        fields["evidence"] = tuple(fields["evidence"])
-        notes = fields.pop("notes")
-        fields["note"] = notes[0] if len(notes) == 1 else "\n".join(filter(None, notes))
-    read = tuple([Step(**fields) for fields in steps])
-    return Trajectory(read, question, answer, ended, dialect.name, text=text, issues=tuple(issues))
+    answer, stop_reason = dialect.conclude(steps)
+    _close_responses(steps)
+    return Trajectory(
+        steps=tuple([Step(**fields) for fields in steps]),
+        question=question,
+        answer=answer,
+        stop_reason=stop_reason,
+        dialect=dialect.name,
+        text=text,
+        issues=tuple(issues),
+        evidence_from=source if responded else "",
+    )
 
 
 def _respond(
     dialect: "Dialect", text: str, turn: list[Fields], responses: Sequence[Segment], fenced: bool
 ) -> None:
-    """Give the steps of a turn their responses."""
-    # A stretch of several turns that are not parallel calls was answered at its end.
-    takers = [one for one in turn if "call" in one["spans"]] if dialect.parallel else turn[-1:]
+    """Give the responses to an agent's segment to its steps, `turn`.
+
+    In a dialect with parallel calls each call gets one. Elsewhere a segment of several turns was
+    answered at its end.
+    """
+    takers = turn[-1:]
+    if dialect.parallel_calls:
+        takers = [fields for fields in turn if "call" in fields["spans"]]
     if not takers or "call" not in takers[-1]["spans"]:
         takers = turn[-1:]
-        note_issue(
-            takers[0],
-            "response_unasked",
-            "a tool response to a turn without a call",
-            responses[0].span,
-        )
+        why = "a tool response to a turn without a call"
+        note_issue(takers[0], "response_unasked", why, responses[0].span)
     for number, segment in enumerate(responses):
-        # Each call gets its response, all further ones go to the last.
-        fields = takers[number] if number < len(takers) else takers[-1]
-        evidence, note = dialect.read_response(text, *segment.span)
-        if fenced:
-            note = unescape(note)
-            evidence = [
-                Evidence(unescape(item.text), unescape(item.title), item.id, url=unescape(item.url))
-                for item in evidence
-            ]
-        elif dialect.prose and not evidence and (prose := note.strip()) and prose not in ELLIPSES:
-            evidence, note = [Evidence(prose)], ""
+        place = number if segment.place is None else segment.place
+        fields = takers[place] if place < len(takers) else takers[-1]  # the last gets the rest
+        evidence, note = _read_response(dialect, text, segment.span, fenced, fields.get("call"))
         if not segment.closed:
             note_issue(fields, "response_unclosed", "the tool response is not closed", segment.span)
         spans = fields["spans"]
+        # `evidence` and `notes` are lists until `_close_responses`: tuples would be copied for each
+        # of many responses to one call.
         if "response" not in spans:
-            # Lists at first: with many responses to one call, tuples would be copied again and again.
-            fields["evidence"], fields["notes"], spans["response"] = evidence, [note], segment.span
+            fields["evidence"], fields["notes"] = evidence, [note]
+            spans["response"] = segment.span
         else:
             fields["evidence"] += evidence
             fields["notes"].append(note)
             spans["response"] = (spans["response"][0], segment.span[1])
-    if len(responses) < len(takers):
-        note_issue(
-            takers[-1], "response_missing", f"{len(takers)} calls, {len(responses)} responses"
-        )
+    if len(takers) > 1:
+        missing = sum("response" not in fields["spans"] for fields in takers)
+        if missing:
+            why = f"{len(takers)} calls, {len(takers) - missing} responses"
+            note_issue(takers[-1], "response_missing", why)
+
+
+def _read_response(
+    dialect: "Dialect", text: str, span: Span, fenced: bool, call: ToolCall | None
+) -> tuple[list[Evidence], str]:
+    """The evidence and the note of one tool response to `call`."""
+    evidence, note = dialect.read_response(text, *span)
+    if fenced:
+        # Our engine's toolbox has told notes apart already.
+        return [_unescaped(passage) for passage in evidence], unescape(note)
+    if dialect.prose_is_evidence and not evidence:
+        prose = note.strip()
+        if prose and prose not in ELLIPSES:
+            evidence, note = [Evidence(prose)], ""
+    elif dialect.numbers_passages:
+        for number, passage in enumerate(evidence, start=1):
+            force_setattr(passage, "label", str(number))  # frozen, but not shared yet
+    # A note among passages stays in its place, by which it may be cited.
+    if only_notes(evidence, call):
+        evidence, notes = sifted(evidence, call)
+        note = "\n".join(filter(None, (note, *notes)))
+    return evidence, note
+
+
+def _unescaped(passage: Evidence) -> Evidence:
+    return Evidence(
+        unescape(passage.text), unescape(passage.title), passage.id, url=unescape(passage.url)
+    )
+
+
+def _close_responses(steps: Sequence[Fields]) -> None:
+    """Number the passages that have no id, note ids that two passages have, and make tuples."""
+    number = 0
+    passages: dict[str, Evidence] = {}  # by the ids that they have in the text
+    for fields in steps:
+        if "notes" not in fields:
+            continue
+        evidence = fields["evidence"]
+        repeated: str | None = None
+        for passage in evidence:
+            number += 1
+            if not passage.id:
+                force_setattr(passage, "id", f"E{number}")  # frozen, but not shared yet
+                continue
+            earlier = passages.setdefault(passage.id, passage)
+            if earlier is not passage and not repeated and _differ(earlier, passage):
+                here = any(candidate is earlier for candidate in evidence)
+                repeated = _repeated(passage.id, here)
+        if repeated:
+            note_issue(fields, "evidence_id_repeated", repeated)
+        fields["evidence"] = tuple(evidence)
+        notes = fields.pop("notes")
+        fields["note"] = notes[0] if len(notes) == 1 else "\n".join(filter(None, notes))
+
+
+def _differ(passage: Evidence, other: Evidence) -> bool:
+    return (passage.title, passage.text) != (other.title, other.text)
+
+
+def _repeated(name: str, here: bool) -> str:
+    """Why an id that two passages have is a problem, and which of them a citation means."""
+    if here:
+        return f"two passages of this response have the id {name}: a citation means the first"
+    return f"the id {name} was another passage's before: a citation means the response before it"
 
 
 def note_issue(fields: Fields, kind: str, why: str, span: Span | None = None) -> None:
-    fields["issues"] = (*fields.get("issues", ()), Issue(kind, why, span))
+    """Add an issue to a step; `MOST_ISSUES` at most, since the tuple is copied for each."""
+    issues = fields.get("issues", ())
+    if len(issues) < MOST_ISSUES:
+        fields["issues"] = (*issues, Issue(kind, why, span))

@@ -1,7 +1,7 @@
 """Trajectory self-evaluation: `<think> <search> <search_results> <answer>`, one search in a step.
 
-The paper (figure 2) fixes the tags but not what stands in the results: `Doc` lines are written; prose is read too, as
-one passage.
+The paper (figure 2) fixes the tags but not what stands in the results: `Doc` lines are written;
+prose is read too, as one passage.
 """
 
 from .base import prompt_file

@@ -1,4 +1,4 @@
-"""What dialects share that append the tool response as raw text inside one assistant message."""
+"""The base of the dialects that append tool responses as raw text inside one assistant message."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -15,62 +15,63 @@ MARKS = {
     "search": 2.0, "information": -4.0, "result": -4.0, "search_results": -4.0, "think": 0.5, "answer": 0.5,
     "helpful": -3.0, "ref": -3.0, "tool_call": -3.0, "tool_response": -3.0,
 }  # fmt: skip
-"""The marks that most of these dialects share; each has the tag of its responses instead."""
+"""The marks that most of these dialects share. Each adds the tag of its own responses."""
 
 
 class Tagged(Dialect):
-    """Thought, query or answer in tags, and the tool response between `opening` and `closing` behind the query.
+    """Thought, query or answer in tags, and the tool response between `opening` and `closing` after
+    the query.
 
-    A call is `search(query=…)`. Evidence is numbered `E1`, `E2`, … through the trajectory as it comes.
+    A call is `search(query=…)`. Evidence is numbered `E1`, `E2`, … through the trajectory.
     """
 
     stop: ClassVar[tuple[str, ...]] = ("</search>", "</answer>")
-    observation_role = None
+    observation_role: ClassVar[str | None] = None
     search_tool: ClassVar[str | None] = "search"
-    no_call = ("call_empty", "the query is empty")
-    # What the agent's text begins with: there a tool response ends whose closing tag is missing.
-    speaks: ClassVar[re.Pattern[str]] = re.compile(r"<(?:think|search|answer)>")
-    # Where the agent's text ends: at `opening` (all by default), at the environment's words to the agent, or where
-    # another episode follows (a group `over`).
-    pause: ClassVar[re.Pattern[str]]
-    border: ClassVar[re.Pattern[str]]  # where a tool response ends at the latest
+    unreadable_call = ("call_empty", "the query is empty")
+    # Matches where the agent's text begins. A tool response without its closing tag ends there.
+    agent_begins: ClassVar[re.Pattern[str]] = re.compile(r"<(?:think|search|answer)>")
+    # Matches where the agent's text ends: at `opening` (by default nothing else), at the
+    # environment's words to the agent, or where another episode follows (with the group `over`).
+    agent_ends: ClassVar[re.Pattern[str]]
+    # Matches where a tool response ends, by default its own tags.
+    response_ends: ClassVar[re.Pattern[str]]
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if "pause" not in vars(cls):
-            cls.pause = re.compile(re.escape(cls.opening))
-        cls.border = re.compile(f"{re.escape(cls.opening)}|{re.escape(cls.closing)}")
+        if "agent_ends" not in vars(cls):
+            cls.agent_ends = re.compile(re.escape(cls.opening))
+        if "response_ends" not in vars(cls):
+            cls.response_ends = re.compile(f"{re.escape(cls.opening)}|{re.escape(cls.closing)}")
 
     def split(self, text: str, start: int, end: int) -> Iterator[Segment]:
-        """The agent's text up to `pause`, then the response.
+        """The agent's text up to where it ends, then the response, and so on.
 
-        Where the agent has spoken, and has not searched since, no environment responds: it wrote that itself.
+        A response is forged where the agent has written something and has not called a tool since:
+        no environment responds there.
         """
         spoke = False
         while (start := skip(text, start, end)) < end:
-            pause = self.pause.search(text, start, end)
+            pause = self.agent_ends.search(text, start, end)
             until = pause.start() if pause else end
             responds = pause is not None and pause[0] == self.opening
-            tags = self.grammar.tag.finditer(text, start, until)
-            calls = (
-                tag[2] == self.grammar.call for tag in tags
-            )  # a call in another dialect counts, too
             forged = (
                 responds
                 and (spoke or start < until)
-                and not any(calls)
-                and "<tool_" not in text[start:until]
+                and not self.grammar.calls(text, start, until)
+                and text.find("<tool_", start, until) < 0  # a call in another dialect counts, too
             )
             if start < until or not forged:
                 yield Segment("agent", (start, until))
             spoke = True
             start = pause.end() if pause else end
             if responds:
-                border = self.border.search(text, start, end)
+                border = self.response_ends.search(text, start, end)
                 closed = border is not None and border[0] == self.closing
                 until = border.start() if border else end
-                if not closed and (speaks := self.speaks.search(text, start, until)):
-                    until = speaks.start()
+                begin = None if closed else self.agent_begins.search(text, start, until)
+                if begin:
+                    until = begin.start()
                 yield Segment("forged" if forged else "tool", (start, until), closed)
                 start = border.end() if border and closed else until
             elif pause and pause.lastgroup == "over":
@@ -87,23 +88,22 @@ class Tagged(Dialect):
         return f"a query between an opening and a closing {self.grammar.call} tag"
 
     def conclude(self, steps: Sequence[Fields]) -> tuple[str | None, str | None]:
-        answers = [number for number, fields in enumerate(steps) if "answer" in fields]
-        for fields in steps[answers[0] + 1 :] if answers else ():
-            note_issue(
-                fields,
-                "after_answer",
-                "the agent went on after it had answered",
-                fields["spans"]["step"],
-            )
+        answered = False
+        for fields in steps:
+            if answered:
+                why = "the agent went on after it had answered"
+                note_issue(fields, "after_answer", why, fields["spans"]["step"])
+            answered = answered or "answer" in fields
         return super().conclude(steps)
 
     def force_answer(self, step: Step) -> tuple[Step, str] | None:
-        """A blank line behind a call, which stays without response; else what is said to invalid turns."""
+        """Write a blank line after a call, which stays without response; after a turn without an
+        action, the reply to such turns.
+        """
         if "call" not in step.spans or any(issue.kind == "call_unclosed" for issue in step.issues):
-            return (step, self.invalid) if self.invalid else None
+            return (step, self.no_action_reply) if self.no_action_reply else None
         missing = Issue("response_missing", "no tool response follows the call", step.spans["call"])
-        placed = sum(
-            issue.span is not None for issue in step.issues
-        )  # what the whole turn lacks is noted last
+        # Issues without a place, of what the whole turn lacks, stand last.
+        placed = sum(issue.span is not None for issue in step.issues)
         issues = (*step.issues[:placed], missing, *step.issues[placed:])
         return msgspec.structs.replace(step, issues=issues), "\n\n"

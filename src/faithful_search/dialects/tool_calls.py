@@ -1,7 +1,8 @@
-"""What the dialects share whose calls are JSON in `<tool_call>` and whose tool responses stand in `<tool_response>`.
+"""The base of the dialects whose calls are JSON in `<tool_call>` and whose tool responses stand in
+`<tool_response>`.
 
-A response is the environment's when the end of a call or a role precedes it; one that the agent opens elsewhere it
-wrote itself.
+A response is the environment's where the end of a call or a role precedes it. Anywhere else the
+agent wrote it itself.
 """
 
 import json
@@ -11,6 +12,9 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
+from .. import loose_json
+from ..errors import DataError
+from ..formats import call_markup
 from ..formats.blocks import as_json
 from ..trajectory import Span, ToolCall
 from .base import Dialect
@@ -18,71 +22,79 @@ from .segments import Segment
 from .turns import GAP, Fields, Grammar, Tag, TurnReader, skip, trimmed
 
 OPEN, CLOSE = "<tool_response>", "</tool_response>"
-# Without a tag for the answer: text outside all tags in a turn without calls is the answer.
+# A grammar without a tag for the answer: in a turn without calls, text outside all tags is it.
 BARE = Grammar("tool_call", "tool_response", ("think", "tool_call", "tool_response"))
 MARKS = {
     "tool_call": 0.5, "tool_response": 0.5, "think": 0.25, "answer": 0.25, "helpful": -4.0, "ref": -3.0,
     "search": -3.0, "information": -3.0, "result": -3.0, "search_results": -3.0, "begin_of_query": -3.0,
 }  # fmt: skip
 """The marks that all these dialects share; `signs` tell them apart."""
-PLACES = r"<tool_response>|<\|im_start\|>(?:user|tool)\n|(?<=>)\s{0,4}user\n|(?<=\n)user\n"
+# Where a turn may end: at what begins with a tag, or also at a bare role.
+TAGGED = r"<tool_response>|<\|im_start\|>(?:user|tool)\n"
+PLACES = rf"{TAGGED}|(?<=>)\s{{0,4}}user\n|(?<=\n)user\n"
 _AGENT_AGAIN = re.compile(r"<\|im_start\|>assistant\n?|(?<=\n)assistant\n")
 _ANY_ROLE = re.compile(r"user|tool|ipython|system|assistant|model")
 _CUT_TAG = re.compile(r"<(?:/?[a-z_]{0,24})?\Z")
-_MOST_REPAIRED, _MOST_BRACKETS = 2_000, 40
-_LENIENT = json.JSONDecoder(strict=False)  # models write line breaks into strings
+_MOST_REPAIRED, _MOST_BRACKETS = 2_000, 40  # characters and brackets of a call that is repaired
 _CALL_END = "</tool_call>"
 _ROLE = "(?:user|tool|ipython)"
 _ROLE_BEFORE = re.compile(
     rf"(?:<\|im_start\|>{_ROLE}|<\|start_header_id\|>{_ROLE}|<start_of_turn>user|>\s*+{_ROLE}(?=\n)){GAP.pattern}\Z"
 )
 _ROLE_LINE = re.compile(rf"\n{_ROLE}\n\s*\Z")
-# So many characters before a tool response tell whose it is: in the first a role, in the second a call.
-_LOOK_BACK, _CALLED_BEFORE = 200, 4_000
+# How many characters before a tool response are searched for what shows whose it is
+_LOOK_BACK = 200  # for a role
+_CALLED_BEFORE = 4_000  # for a call
 
 
-class _Call(msgspec.Struct):
+class _WrittenCall(msgspec.Struct):
+    """A call as JSON."""
+
     name: Annotated[str, msgspec.Meta(min_length=1)]
     arguments: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
 
-# Typed: what is not a call is refused while it is read, without a dict in between.
-_decode = msgspec.json.Decoder(_Call).decode
+# The decoder is typed: it refuses what is no call while it reads, and makes no dict in between.
+_decode = msgspec.json.Decoder(_WrittenCall).decode
 
 
 class CallReader(TurnReader):
-    """Reads also further calls of a turn, each a step, thoughts that the prompt opened, and answers without a tag."""
+    """Also reads further calls of a turn, each a step of its own, thoughts that the prompt opened,
+    and answers without a tag.
+    """
 
     dialect: "ToolCalls"
 
     def read(self, alone: bool = False) -> list[Fields]:
-        self.parallel = self.dialect.parallel and not alone
-        self.more: list[Fields] = []  # of all parallel calls after the first
+        self.parallel_calls = self.dialect.parallel_calls and not alone
+        self.further_steps: list[Fields] = []  # of all parallel calls after the first
         self.loose: list[Span] = []  # text outside all tags
         if self.tags and self.tags[0].closing and self.tags[0].name == "think":
             self.tags.insert(0, Tag(self.start, self.start, False, "think"))
-            if not self.dialect.prefilled:
-                self.issue(
-                    "think_unopened", "a thought is closed that was not opened", self.tags[1].span
-                )
-        [fields] = super().read(alone)
-        for more in self.more:
-            more["spans"]["step"] = fields["spans"]["step"]
-        return [fields, *self.more]
+            if not self.dialect.may_open_in_prompt:
+                why = "a thought is closed that was not opened"
+                self.issue("think_unopened", why, self.tags[1].span)
+        [fields] = super().read(alone)  # one: these dialects' turns are messages of their own
+        for further in self.further_steps:
+            further["spans"]["step"] = fields["spans"]["step"]
+        return [fields, *self.further_steps]
 
     def read_call(self, span: Span) -> None:
-        if not self.parallel or "call" not in self.spans:
+        if not self.parallel_calls or "call" not in self.spans:
             super().read_call(span)
             return
-        before = len(self.issues)  # issues from here on are those of the further call
+        before = len(self.issues)
         fields: Fields = {"spans": {"call": span}, "same_turn": True, **self.called(span)}
-        if own := tuple(self.issues[before:]):
+        call_issues = tuple(self.issues[before:])
+        if call_issues:
             del self.issues[before:]
-            fields["issues"] = own
-        self.more.append(fields)
+            fields["issues"] = call_issues
+        self.further_steps.append(fields)
 
     def outside(self, begin: int, end: int) -> None:
-        """Collect what may be the answer, without the beginning of a tag at the end of a text that was cut."""
+        """Collect what may be the answer. A text that was cut may end within a tag, which is left
+        out.
+        """
         if "answer" in self.dialect.grammar.names:
             super().outside(begin, end)
             return
@@ -93,7 +105,12 @@ class CallReader(TurnReader):
             self.loose.append(span)
 
     def finish(self) -> None:
-        """Text outside all tags is the answer of a turn without calls, else the thought of one that has no other."""
+        """Take the text outside all tags.
+
+        In a turn without calls it is the answer, and what stands before the answer is the thought
+        where the dialect asks for none. In a turn with calls it is the thought, unless there is
+        another.
+        """
         if not self.loose:
             return
         thought: Span | None = self.loose[0]
@@ -103,30 +120,42 @@ class CallReader(TurnReader):
                 return
             self.put("answer", answer)
             start = self.loose[0][0]
-            before = self.text[start : answer[0]].removesuffix("<answer>").rstrip()
-            thought = (start, start + len(before)) if before and not self.dialect.thinks else None
+            before = self.text[start : answer[0]]
+            before = before.removesuffix("<answer>").removesuffix("\\boxed{").rstrip()
+            thought = None
+            if before and not self.dialect.asks_for_thoughts:
+                thought = (start, start + len(before))
         if thought and "think" not in self.spans:
             self.put("think", thought)
 
 
 class ToolCalls(Dialect):
-    """The base of these dialects. A subclass says how a tool response's body is read and written."""
+    """The base of these dialects; a subclass defines how a tool response's body is read and
+    written.
+    """
 
     stop: ClassVar[tuple[str, ...]] = ("</tool_call>", "</answer>")
     observation_role = "user"
     frame = (f"{OPEN}\n", f"\n{CLOSE}")
     marks = MARKS
     grammar = Grammar("tool_call", "tool_response")
-    reader: ClassVar[type[TurnReader]] = CallReader
-    no_call = ("call_json", 'the call is not JSON of the form {"name": …, "arguments": {…}}')
-    needs_arguments: ClassVar[bool] = False  # whether a call without arguments is none
-    prefilled: ClassVar[bool] = (
-        False  # whether the opening think tag may be part of the prompt, and so absent
+    turn_reader: ClassVar[type[TurnReader]] = CallReader
+    unreadable_call = (
+        "call_json",
+        'the call is not JSON of the form {"name": …, "arguments": {…}}',
     )
-    places: ClassVar[re.Pattern[str]] = re.compile(PLACES)  # where a turn may end
+    needs_arguments: ClassVar[bool] = False  # a call without arguments cannot be read
+    # The opening think tag may be part of the prompt, and so absent from the turn.
+    may_open_in_prompt: ClassVar[bool] = False
+    turn_ends: ClassVar[re.Pattern[str]] = re.compile(PLACES)  # where a turn may end
+    # Those places that begin with a tag. They are found in a tenth of the time.
+    tagged_turn_ends: ClassVar[re.Pattern[str]] = re.compile(TAGGED)
 
     def split(self, text: str, start: int, end: int) -> Iterator[Segment]:
-        """A turn ends where a response or someone's role begins; then come responses, or a controller's words."""
+        """A turn ends where a response or someone's role begins; then come responses, or a
+        controller's words.
+        """
+        last_role = self.last_role(text, start, end)
         while start < end:
             opens = text.startswith(OPEN, start, end)
             after = start if opens else skip(text, start, end)
@@ -143,96 +172,119 @@ class ToolCalls(Dialect):
             if after == end:
                 return
             start = end
-            for place in self.places.finditer(text, after, end):
-                if (found := self.ends_at(text, after, place)) is not None:
-                    start = found
+            places = self.turn_ends if after <= last_role else self.tagged_turn_ends
+            for place in places.finditer(text, after, end):
+                turn_end = self.ends_at(text, after, place)
+                if turn_end is not None:
+                    start = turn_end
                     break
             yield Segment("agent", (after, start))
 
+    def last_role(self, text: str, start: int, end: int) -> int:
+        """The last place where a turn may end at a bare role; -1: there is none."""
+        return text.rfind("user\n", start, end)
+
     def ends_at(self, text: str, start: int, place: re.Match[str]) -> int | None:
-        """Where the turn ends if it ends at this place, found by `places`; `None` when it goes on."""
+        """Where the turn ends, if it does at this match of `turn_ends`; `None`: it goes on."""
         at = place.start()
         if place[0] == OPEN:
             return at if at == start or _asked_for(text, start, at) else None
         if not place[0].startswith("<|"):
-            # A bare role counts behind a closing tag or a special token only: it may be the agent's own word.
+            # A bare role counts only after a closing tag or a special token: it may be the agent's
+            # own word.
             tag = text.rfind("<", max(start, at - 40), at)
-            if (
-                tag < 0
-                or text[tag + 1 : tag + 2] not in ("/", "|")
-                or not text[tag:at].rstrip().endswith(">")
-            ):
+            closes = tag >= 0 and text[tag + 1 : tag + 2] in ("/", "|")
+            if not closes or not text[tag:at].rstrip().endswith(">"):
                 return None
-        # Behind a role may come a response: that is the next place.
+        # A response may follow the role: then the turn ends at the next place, the response's tag.
         return None if text.startswith(OPEN, skip(text, place.end(), at + _LOOK_BACK)) else at
 
     def read_call(self, raw: str) -> ToolCall | None:
         try:
             call = _decode(raw)
+            loose_json.check_depth(raw, call.arguments)
         except (msgspec.MsgspecError, ValueError, RecursionError):
+            return self._unusual_call(raw)
+        return self._call(call, raw)
+
+    def _unusual_call(self, raw: str) -> ToolCall | None:
+        """A call in another model's markup, or in JSON that msgspec refuses: with half a character
+        in it, or with a number that no float can hold.
+        """
+        marked = call_markup.read_tool_call_body(raw) if "<" in raw else None
+        if marked:
+            name, arguments = marked
+            return ToolCall(name, arguments, raw)
+        try:
+            call = msgspec.convert(loose_json.decode_strictly(raw), _WrittenCall)
+        except (DataError, msgspec.ValidationError):
             return None
+        return self._call(call, raw)
+
+    def _call(self, call: _WrittenCall, raw: str) -> ToolCall | None:
         if call.arguments is msgspec.UNSET:
             return None if self.needs_arguments else ToolCall(call.name, raw=raw)
         return ToolCall(call.name, call.arguments, raw)
 
     def write_call(self, call: ToolCall) -> str:
+        written = as_json({"name": call.name, "arguments": call.arguments})
         # No argument may look like the end of the call.
-        return (
-            "\n"
-            + as_json({"name": call.name, "arguments": call.arguments}).replace("<", "\\u003c")
-            + "\n"
-        )
+        return "\n" + written.replace("<", "\\u003c") + "\n"
 
     def call_form(self, tools: Sequence[str]) -> str:
-        return f"JSON like {as_json({'name': tools[0] if tools else '…', 'arguments': {'…': '…'}})}"
+        example = {"name": tools[0] if tools else "…", "arguments": {"…": "…"}}
+        return f"JSON like {as_json(example)}"
 
     def evident_call(self, raw: str) -> ToolCall | None:
-        """With superfluous closing brackets behind its JSON, as environments run it."""
+        """A call with superfluous closing brackets after its JSON: environments run it."""
         text = raw.lstrip()
         try:
-            end = _LENIENT.raw_decode(text)[1]
-        except (ValueError, RecursionError):
+            end = loose_json.decode_start(text)[1]
+        except DataError:
             return None
-        call = None if text[end:].strip("]} \n") else self.read_call(text[:end])
-        return None if call is None else msgspec.structs.replace(call, raw=raw)
+        if text[end:].strip("]} \n"):
+            return None
+        call = self.read_call(text[:end])
+        return call and msgspec.structs.replace(call, raw=raw)
 
     def repair_call(self, raw: str) -> ToolCall | None:
-        """From broken JSON, such as `{'name': 'look', 'arguments': {'query': 'Rome'}`, from its first brace on."""
+        """The call in broken JSON, such as `{'name': 'look', 'arguments': {'query': 'Rome'}`; text
+        before its first brace is skipped.
+        """
         brackets = raw.count("{") + raw.count("[")
-        if (
-            "{" not in raw or len(raw) > _MOST_REPAIRED or brackets > _MOST_BRACKETS
-        ):  # the latter would take long
+        # Many brackets take long.
+        if "{" not in raw or len(raw) > _MOST_REPAIRED or brackets > _MOST_BRACKETS:
             return None
         import json_repair  # it loads slowly, and few calls are broken
 
         text = raw[raw.index("{") :]
         try:
             try:
-                meant, end = json.JSONDecoder().raw_decode(text)
+                repaired, end = json.JSONDecoder().raw_decode(text)
             except ValueError:
-                meant, end = json_repair.loads(text), len(text)
-            if "{" in text[end:] or set(meant) != {"name", "arguments"}:
+                repaired, end = json_repair.loads(text), len(text)
+            if "{" in text[end:] or set(repaired) != {"name", "arguments"}:
                 return None
-            # Read again, so that all values are those that reading gives.
-            call = ToolCalls.read_call(self, json.dumps(meant))
-        except (
-            Exception
-        ):  # the repair is made for the slips of models; what policies write may be anything
+            # Read it again, so that all values are those that reading gives.
+            call = ToolCalls.read_call(self, json.dumps(repaired))
+        except Exception:  # json_repair expects the slips of models; policies write anything
             return None
-        return msgspec.structs.replace(call, raw=raw) if call else None
+        return call and msgspec.structs.replace(call, raw=raw)
 
 
 def _asked_for(text: str, start: int, at: int) -> bool:
-    """Whether the tool response at `at`, in a turn from `start` on, is the environment's: behind a call or a role.
+    """Whether the environment wrote the tool response at `at`, in a turn from `start` on: a call or
+    a role stands right before it.
 
-    A bare role on a line of its own counts where the turn called something, whatever the agent wrote behind its call.
+    Where the turn called something, a bare role on a line of its own is enough, whatever the agent
+    wrote between the two.
     """
     if text.endswith(_CALL_END, start, at):  # as nearly always
         return True
     called = text.rfind(_CALL_END, max(start, at - _CALLED_BEFORE), at)
-    if called >= 0 and (
-        GAP.fullmatch(text, called + len(_CALL_END), at)
-        or _ROLE_LINE.search(text, max(start, at - 20), at)
-    ):
-        return True
+    if called >= 0:
+        if GAP.fullmatch(text, called + len(_CALL_END), at):
+            return True
+        if _ROLE_LINE.search(text, max(start, at - 20), at):
+            return True
     return _ROLE_BEFORE.search(text, max(start, at - _LOOK_BACK), at) is not None

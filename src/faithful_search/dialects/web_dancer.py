@@ -1,7 +1,8 @@
 """WebDancer: searches that return numbered links, and visits that return what is useful in a page.
 
-Each query of a search has its block, divided by `=======`. A visit (`{"name": "visit", "arguments": {"url": […],
-"goal": "…"}`) returns for each page an extract and a summary: one piece of evidence with the page's address.
+Each query of a search has its block, divided by `=======`. A visit (`{"name": "visit", "arguments":
+{"url": […], "goal": "…"}`) returns for each page an extract and a summary: one piece of evidence
+with the page's address.
 """
 
 import json
@@ -26,8 +27,8 @@ _TARGET = "]("
 
 
 class WebDancer(ToolCalls):
-    ask = prompt_file("web_dancer")
-    forbidden = rf"[0-9]++\. \[|{_SEARCH}|{_VISIT}"
+    user_prompt = prompt_file("web_dancer")
+    forbidden = rf"[0-9]\. \[|{_SEARCH}|{_VISIT}"
     marks = MARKS | {"tools": 0.5}
     signs: ClassVar[Mapping[str, float]] = {
         r"Web Information Seeking Master": 3.0,
@@ -36,7 +37,7 @@ class WebDancer(ToolCalls):
         r"<tool_response>\s{0,9}A Google search for ": 4.0,
         r"<tool_response>\s{0,9}The useful information in ": 4.0,
     }
-    asked = re.compile(
+    question_pattern = re.compile(
         r"\A(?:(?>.*?A conversation between User and Assistant\.).*\nUser: )?+(.+)\Z", re.DOTALL
     )
 
@@ -58,12 +59,14 @@ class WebDancer(ToolCalls):
         found = [link for text in texts for link in _links(text)]
         return found, "" if found else body
 
-    def fenced(self, item: Evidence, escape: Callable[[str], str]) -> Evidence:
-        """Also where a control token such as `[INST]` begins or ends with the brackets around a link's title."""
-        found = super().fenced(item, escape)
-        if escape(f"[{item.title}]") != f"[{found.title}]":
-            found = msgspec.structs.replace(found, title=spelled(item.title))
-        return found
+    def escaped_evidence(self, passage: Evidence, escape: Callable[[str], str]) -> Evidence:
+        """The passage, its title spelled out where a control token such as `[INST]` would begin or
+        end with the brackets around a link.
+        """
+        escaped = super().escaped_evidence(passage, escape)
+        if escape(f"[{passage.title}]") != f"[{escaped.title}]":
+            escaped = msgspec.structs.replace(escaped, title=spelled(passage.title))
+        return escaped
 
     def write_body(self, evidence: Sequence[Evidence]) -> str:
         links = []
@@ -88,5 +91,5 @@ def _links(text: str) -> list[Evidence]:
         )  # an empty line usually follows the link's
         if head is not links[-1][0]:
             inner = inner.removesuffix("\n").removesuffix("\n")
-        found.append(Evidence(inner, title, url=url))
+        found.append(Evidence(inner, title, url=url, label=head[1]))
     return found

@@ -1,4 +1,6 @@
-"""What becomes a judge: a classifier of any checkpoint or a language model, its trainer, and its calibration."""
+"""What becomes a judge: a classifier of any checkpoint or a language model, its trainer, and its
+calibration.
+"""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -22,40 +24,38 @@ COLDEST, HOTTEST = 0.05, 20.0
 _EDGE = 1e-12
 
 
-def open_classifier(name: str, seed: int = 0, **how: Any) -> tuple[Any, Any]:
+def open_classifier(name: str, seed: int = 0, **kwargs: Any) -> tuple[Any, Any]:
     """A sequence classifier with the labels `not_entailment` and `entailment`, and its tokenizer.
 
-    Any encoder or decoder will do; a classifier's head is kept if it has these two labels, else it is initialised from
-    `seed`. The weights are float32 unless `how` says otherwise. A tokenizer that puts nothing between two texts (most
-    decoders') gets its end-of-text token there and at the end; padding is on the right. Raises `ConfigError` if it
-    cannot be opened (or only by its own code, without `trust_remote_code=True`), or its tokenizer lacks an end-of-text
-    token that is needed.
+    Any encoder or decoder will do; a classifier's head is kept if it has these two labels, else it
+    is initialised from `seed`. `kwargs` are of `from_pretrained`; the weights are float32 unless
+    they say otherwise. A tokenizer that puts nothing between two texts (most decoders') gets its
+    end-of-text token there and at the end; padding is on the right. Raises `ConfigError` if it
+    cannot be opened (or only by its own code, without `trust_remote_code=True`), or its tokenizer
+    lacks an end-of-text token that is needed.
     """
-    how = {
-        "dtype": torch.float32,
-        **{key: value for key, value in how.items() if value is not None},
-    }
+    kwargs = {key: value for key, value in kwargs.items() if value is not None}
+    kwargs.setdefault("dtype", torch.float32)
     where = {
-        "revision": how.pop("revision", None),
-        "trust_remote_code": how.pop("trust_remote_code", False),
+        "revision": kwargs.pop("revision", None),
+        "trust_remote_code": kwargs.pop("trust_remote_code", False),
     }
     config, tokenizer = read_config(name, **where), _for_pairs(read_tokenizer(name, **where))
-    kept = {str(label).lower() for label in config.id2label.values()} == set(LABELS.values())
-    labels = (
-        {}
-        if kept
-        else {"id2label": LABELS, "label2id": {text: place for place, text in LABELS.items()}}
-    )
+    has_head = {str(label).lower() for label in config.id2label.values()} == set(LABELS.values())
+    if not has_head:
+        kwargs["id2label"] = LABELS
+        kwargs["label2id"] = {text: place for place, text in LABELS.items()}
     set_seed(seed)  # a new head is random
     with opening(f"{name!r} as a classifier"):
         model = AutoModelForSequenceClassification.from_pretrained(
-            name, ignore_mismatched_sizes=not kept, **labels, **where, **how
+            name, ignore_mismatched_sizes=not has_head, **where, **kwargs
         )
     model.config.pad_token_id = tokenizer.pad_token_id
     return model, tokenizer
 
 
 def entailment_index(model: Any) -> int:
+    """The number of the label that means "follows"."""
     return next(
         int(place)
         for place, label in model.config.id2label.items()
@@ -64,28 +64,34 @@ def entailment_index(model: Any) -> int:
 
 
 def freeze(model: Any, embeddings: bool = False, layers: int = 0) -> None:
-    """Freeze the embeddings and the lowest `layers` layers; `ConfigError` if the model has fewer. With any layer, the
-    table of relative positions that all layers read (MPNet's) is frozen too: its gradient would have to pass through
-    the frozen layers."""
-    stack: Any = max(
-        (part for part in model.modules() if isinstance(part, nn.ModuleList)), key=len, default=[]
-    )
+    """Freeze the embeddings and the lowest `layers` layers; `ConfigError` if the model has fewer.
+    With any layer, the table of relative positions that all layers read (MPNet's) is frozen too:
+    its gradient would have to pass through the frozen layers.
+    """
+    stacks = [part for part in model.modules() if isinstance(part, nn.ModuleList)]
+    stack: Any = max(stacks, key=len, default=[])
     if layers > len(stack):
         raise ConfigError(
-            f"cannot freeze {layers} layers of {model.config.name_or_path!r}, which has {len(stack)}"
+            f"cannot freeze {layers} layers of {model.config.name_or_path!r}, which has "
+            f"{len(stack)}"
         )
-    named = ["embeddings", "embed_tokens", "wte", "wpe"] if embeddings else []
-    named += ["relative_attention_bias"] if layers else []
-    for part in (
-        *stack[:layers],
-        *(part for name, part in model.named_modules() if name.rpartition(".")[2] in named),
-    ):
+    names: list[str] = []
+    if embeddings:
+        names += ["embeddings", "embed_tokens", "wte", "wpe"]
+    if layers:
+        names.append("relative_attention_bias")
+    frozen = list(stack[:layers])
+    for name, part in model.named_modules():
+        if name.rpartition(".")[2] in names:
+            frozen.append(part)
+    for part in frozen:
         part.requires_grad_(False)
 
 
 class _ByAgreement:
-    """Evaluates by asking the judge in training about the validation pairs, as it will be asked in use; see
-    `agreement`."""
+    """Evaluates by asking the judge in training about the validation pairs, as it will be asked in
+    use; see `agreement`.
+    """
 
     def __init__(
         self, *args: Any, judging: Callable[[Any], Judge], pairs: Sequence[Labelled], **kwargs: Any
@@ -102,11 +108,10 @@ class _ByAgreement:
         training = self.model.training  # dropout would make verdicts random
         self.model.eval()
         try:
-            found = agreement(self.judging(self.model), self.pairs)
-            metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
-            self.log(
-                dict(metrics)
-            )  # in eval mode, by which TRL separates these from its training metrics
+            values = agreement(self.judging(self.model), self.pairs)
+            metrics = {f"{metric_key_prefix}_{name}": value for name, value in values.items()}
+            # in eval mode, by which TRL separates these from its training metrics
+            self.log(dict(metrics))
         finally:
             self.model.train(training)
         self.control = self.callback_handler.on_evaluate(
@@ -124,20 +129,22 @@ class LabelTrainer(_ByAgreement, SFTTrainer):
 
 
 def agreement(judge: Judge, rows: Sequence[Labelled]) -> dict[str, float]:
-    """κ (0 if undefined), agreement rate and negative log-likelihood in nats of a judge against labels, without pairs
-    it abstained from."""
+    """κ (0 if undefined), agreement rate and negative log-likelihood in nats of a judge against
+    labels, without pairs it abstained from.
+    """
     verdicts = judge.judge_batch([row.pair for row in rows])
     judged = [
-        (own.p, own.label, row.label)
-        for own, row in zip(verdicts, rows, strict=True)
-        if own.p is not None
+        (verdict.p, verdict.label, row.label)
+        for verdict, row in zip(verdicts, rows, strict=True)
+        if verdict.p is not None
     ]
     if not judged:
         return {"kappa": 0.0, "agreement": 0.0, "nll": float("inf")}
-    p, said, truth = map(list, zip(*judged, strict=True))
+    p, labels, truth = map(list, zip(*judged, strict=True))
+    agreeing = sum(label == true for label, true in zip(labels, truth, strict=True))
     return {
-        "kappa": statistics.cohen_kappa(truth, said, draws=1).value or 0.0,
-        "agreement": sum(a == b for a, b in zip(said, truth, strict=True)) / len(truth),
+        "kappa": statistics.cohen_kappa(truth, labels, draws=1).value or 0.0,
+        "agreement": agreeing / len(truth),
         "nll": negative_log_likelihood(p, truth),
     }
 
@@ -145,35 +152,40 @@ def agreement(judge: Judge, rows: Sequence[Labelled]) -> dict[str, float]:
 def weighted_loss(
     outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None, *, weights: Sequence[float]
 ) -> torch.Tensor:
-    """Cross entropy in which label k weighs `weights[k]`; with these given, Trainer's `compute_loss_func`. The sum is
-    divided by the rows of the whole accumulated batch; a classifier's own loss is a mean over each part of it, and
-    Trainer would add these up."""
+    """Cross entropy in which label k weighs `weights[k]`; with these given, Trainer's
+    `compute_loss_func`. The sum is divided by the rows of the whole accumulated batch; a
+    classifier's own loss is a mean over each part of it, and Trainer would add these up.
+    """
     logits = outputs["logits"].float()
     total = cross_entropy(logits, labels, weight=logits.new_tensor(weights), reduction="sum")
     return total / (len(labels) if num_items_in_batch is None else num_items_in_batch)
 
 
 def fit_temperature(p: Sequence[float], labels: Sequence[bool]) -> float:
-    """The T in [0.05, 20] at which sigmoid(logit(p) / T) has the least negative log-likelihood of the labels. The loss
-    is convex in 1/T, so its slope is bisected (Guo et al. 2017, temperature scaling). Judges that are right about every
-    pair, or no better than chance, get the interval's ends; 1 without pairs."""
+    """The T in [0.05, 20] at which sigmoid(logit(p) / T) has the least negative log-likelihood of
+    the labels. The loss is convex in 1/T, so its slope is bisected (Guo et al. 2017, temperature
+    scaling). Judges that are right about every pair, or no better than chance, get the interval's
+    ends; 1 without pairs.
+    """
     if not len(p):
         return 1.0
-    sure = np.clip(np.asarray(p, dtype=np.float64), _EDGE, 1 - _EDGE)
-    logits, truth = np.log(sure / (1 - sure)), np.asarray(labels, dtype=np.float64)
+    clipped = np.clip(np.asarray(p, dtype=np.float64), _EDGE, 1 - _EDGE)
+    logits = np.log(clipped / (1 - clipped))
+    truth = np.asarray(labels, dtype=np.float64)
     low, high = 1 / HOTTEST, 1 / COLDEST  # in 1/T the loss is convex, in T it is not
     for _ in range(60):
         middle = (low + high) / 2
-        said = 1 / (1 + np.exp(-np.clip(logits * middle, -700, 700)))
-        slope = ((said - truth) * logits).sum()  # of the loss in 1/T
+        scaled = 1 / (1 + np.exp(-np.clip(logits * middle, -700, 700)))
+        slope = ((scaled - truth) * logits).sum()  # of the loss in 1/T
         low, high = (low, middle) if slope > 0 else (middle, high)
     return float(1 / middle)
 
 
 def negative_log_likelihood(p: Sequence[float], labels: Sequence[bool]) -> float:
     """The mean of -log p(label), in nats."""
-    sure = np.clip(np.asarray(p, dtype=np.float64), _EDGE, 1 - _EDGE)
-    return float(-np.log(np.where(np.asarray(labels, dtype=bool), sure, 1 - sure)).mean())
+    clipped = np.clip(np.asarray(p, dtype=np.float64), _EDGE, 1 - _EDGE)
+    of_labels = np.where(np.asarray(labels, dtype=bool), clipped, 1 - clipped)
+    return float(-np.log(of_labels).mean())
 
 
 def _for_pairs(tokenizer: Any) -> Any:
@@ -185,8 +197,11 @@ def _for_pairs(tokenizer: Any) -> Any:
         return tokenizer
     end, backend = tokenizer.eos_token, getattr(tokenizer, "backend_tokenizer", None)
     if end is None or backend is None:
-        wrong = "puts nothing between two texts, and is not a fast one with an end-of-text token to put there"
-        raise ConfigError(f"the tokenizer of {tokenizer.name_or_path!r} {wrong}")
+        raise ConfigError(
+            f"the tokenizer of {tokenizer.name_or_path!r} puts nothing between two texts, and is "
+            "not a "
+            "fast one with an end-of-text token to put there"
+        )
     backend.post_processor = TemplateProcessing(
         single=f"$A {end}",
         pair=f"$A {end} $B {end}",

@@ -1,26 +1,28 @@
-"""Labelled pairs made ready for a judge's training: which side each is on, balanced, and as tokens."""
+"""Labelled pairs made ready for a judge's training: which side each is on, balanced, and as
+tokens.
+"""
 
 import hashlib
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import DataError
 from ..judges.generator import GeneratorJudge
 from ..judges.nli import NLIJudge
 from ..measure.agreement.labelled import SPLITS, Labelled, load, sample
-from ..measure.files import local_file
+from ..reading.files import local_file
 from ..text import content_words
 from .world_pairs import world_pairs
 
 IGNORED = -100
-Balance = Literal["none", "weights", "resample"]
 
 
 class Parts(NamedTuple):
-    """Pairs to train on, pairs for early stopping and calibration, and pairs for one measurement at the end. No group
-    (question, or premise without one) is in two of them."""
+    """Pairs to train on, pairs for early stopping and calibration, and pairs for one measurement at
+    the end. No group (question, or premise without one) is in two of them.
+    """
 
     train: tuple[Labelled, ...]
     validation: tuple[Labelled, ...]
@@ -28,8 +30,10 @@ class Parts(NamedTuple):
 
 
 def load_pairs(sources: Sequence[str], limit: int | None = None, seed: int = 0) -> list[Labelled]:
-    """The labelled pairs of `world` (made from the bundled world), files, directories and Hub datasets, in order.
-    `limit` is the most of each source and split, chosen by `seed`, which is also that of the world's pairs."""
+    """The labelled pairs of `world` (made from the bundled world), files, directories and Hub
+    datasets, in order. `limit` is the most of each source and split, chosen by `seed`, which is
+    also that of the world's pairs.
+    """
     rows: list[Labelled] = []
     for source in sources:
         if source == "world":
@@ -38,28 +42,26 @@ def load_pairs(sources: Sequence[str], limit: int | None = None, seed: int = 0) 
             rows += load(source if Path(source).exists() else local_file(f"hf://datasets/{source}"))
     if limit is None:
         return rows
-    return [
-        kept
-        for split in SPLITS
-        for kept in sample([row for row in rows if row.split == split], limit, seed)
-    ]
+    limited: list[Labelled] = []
+    for split in SPLITS:
+        limited += sample([row for row in rows if row.split == split], limit, seed)
+    return limited
 
 
 def divided(rows: Sequence[Labelled], validation: float = 0.1) -> Parts:
-    """The rows by their fixed split; of the groups to train on, the share `validation` is set aside by their hash. Rows
-    whose split is `overlap` are in no part. An empty part, or one label alone to train on, is a `DataError`."""
-    learnt = [row for row in rows if row.split == "train"]
-    # By hash and not by position, so that adding pairs moves no group from one part to another.
-    digests = {
-        row.group: hashlib.sha256(f"validation {row.group}".encode()).hexdigest() for row in learnt
-    }
-    aside = {group for group, digest in digests.items() if int(digest[:8], 16) / 2**32 < validation}
+    """The rows by their fixed split; of the groups to train on, the share `validation` is set aside
+    by their hash. Rows whose split is `overlap` are in no part. An empty part, or one label alone
+    to train on, is a `DataError`.
+    """
+    training = [row for row in rows if row.split == "train"]
+    groups = {row.group for row in training}
+    aside = {group for group in groups if _place(group) < validation}
     parts = Parts(
-        tuple(row for row in learnt if row.group not in aside),
-        tuple(row for row in learnt if row.group in aside),
-        tuple(row for row in rows if row.split == "heldout"),
+        train=tuple(row for row in training if row.group not in aside),
+        validation=tuple(row for row in training if row.group in aside),
+        heldout=tuple(row for row in rows if row.split == "heldout"),
     )
-    empty = [name for name, own in parts._asdict().items() if not own]
+    empty = [name for name, part in parts._asdict().items() if not part]
     if empty:
         raise DataError(
             f"of {len(rows)} labelled pairs none is left for: {', '.join(empty)}; give more pairs"
@@ -71,15 +73,26 @@ def divided(rows: Sequence[Labelled], validation: float = 0.1) -> Parts:
     return parts
 
 
+def _place(group: str) -> float:
+    """A group's place in [0, 1): by hash and not by position, so that adding pairs moves no group
+    from one part to another.
+    """
+    digest = hashlib.sha256(f"validation {group}".encode()).hexdigest()
+    return int(digest[:8], 16) / 2**32
+
+
 def class_weights(rows: Sequence[Labelled]) -> tuple[float, float]:
-    """The weights of false and true under which both labels weigh the same; over the rows they are 1 on average."""
+    """The weights of false and true under which both labels weigh the same; over the rows they are
+    1 on average.
+    """
     true = sum(row.label for row in rows)
     return len(rows) / (2 * (len(rows) - true)), len(rows) / (2 * true)
 
 
 def resampled(rows: Sequence[Labelled], seed: int = 0) -> list[Labelled]:
     """Every row, with rows of the rarer label repeated until both labels are equally frequent."""
-    true, false = ([row for row in rows if row.label is label] for label in (True, False))
+    true = [row for row in rows if row.label]
+    false = [row for row in rows if not row.label]
     rare, missing = min(true, false, key=len), abs(len(true) - len(false))
     rng = random.Random(f"{seed} balance")
     again = rare * (missing // len(rare)) + rng.sample(rare, missing % len(rare))
@@ -89,20 +102,22 @@ def resampled(rows: Sequence[Labelled], seed: int = 0) -> list[Labelled]:
 def classifier_rows(
     judge: NLIJudge, rows: Sequence[Labelled], entails: int
 ) -> list[dict[str, Any]]:
-    """The tokens that the classifier reads of each row, and its label's number (`entails`: that of a true label).
+    """The tokens that the classifier reads of each row, and its label's number (`entails`: that of
+    a true label).
 
-    Of a premise with several windows, the one that shares the most words with the hypothesis is trained on: the judge
-    takes the largest p of all windows, so this one should carry a true label, and is the likeliest to wrongly carry a
-    false one. Rows with an empty hypothesis are left out.
+    Of a premise with several windows, the one that shares the most words with the hypothesis is
+    trained on: the judge takes the largest p of all windows, so this one should carry a true label,
+    and is the likeliest to wrongly carry a false one. Rows with an empty hypothesis are left out.
     """
     nearest: list[tuple[str, str]] = []
     labels: list[int] = []
     for row, inputs in zip(rows, judge.inputs([row.pair for row in rows]), strict=True):
-        if inputs:
-            wanted = set(content_words(inputs[0][1]))
-            shared = [len(wanted.intersection(content_words(premise))) for premise, _ in inputs]
-            nearest.append(inputs[shared.index(max(shared))])
-            labels.append(entails if row.label else 1 - entails)
+        if not inputs:
+            continue
+        words = set(content_words(inputs[0][1]))
+        shared = [len(words.intersection(content_words(premise))) for premise, _ in inputs]
+        nearest.append(inputs[shared.index(max(shared))])
+        labels.append(entails if row.label else 1 - entails)
     return [
         {**tokens, "labels": label, "length": len(tokens["input_ids"])}
         for tokens, label in zip(judge.encode(nearest), labels, strict=True)
@@ -110,17 +125,15 @@ def classifier_rows(
 
 
 def generator_rows(judge: GeneratorJudge, rows: Sequence[Labelled]) -> list[dict[str, Any]]:
-    """The judge's prompt for each row and the label's token, which alone is trained on; long prompts are left out."""
-    found = []
+    """The judge's prompt for each row and the label's token, which alone is trained on; long
+    prompts are left out.
+    """
+    result = []
     for row in rows:
-        asked = judge.asked(row.pair)
-        if asked.ids:
-            ids = asked.ids + asked.choices[0 if row.label else 1]
-            found.append(
-                {
-                    "input_ids": ids,
-                    "labels": [IGNORED] * len(asked.ids) + ids[-1:],
-                    "length": len(ids),
-                }
-            )
-    return found
+        question = judge.asked(row.pair)
+        if not question.ids:
+            continue
+        ids = question.ids + question.choices[0 if row.label else 1]
+        labels = [IGNORED] * len(question.ids) + ids[-1:]
+        result.append({"input_ids": ids, "labels": labels, "length": len(ids)})
+    return result

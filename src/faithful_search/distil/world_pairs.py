@@ -1,8 +1,8 @@
 """Information-think pairs of the bundled world whose labels are known by construction.
 
-Experts play the questions in Search-R1's form; each response with the thought after it is a true pair, and gives one
-false pair with the same response. A pair is true if the thought states what the response says about the current need,
-or says that the response does not have it.
+Experts play the questions in Search-R1's form; each response with the thought after it is a true
+pair, and gives one false pair with the same response. A pair is true if the thought states what the
+response says about the current need, or says that the response does not have it.
 
 | false pair | the thought |
 |---|---|
@@ -17,8 +17,9 @@ import hashlib
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -38,10 +39,11 @@ from ..coldstart.experts import (
 from ..coldstart.plans import Hop, Plan, contains, plan_all, planner_for
 from ..coldstart.swap_names import world_swapper
 from ..errors import DataError
+from ..json_lines import read_rows
 from ..judges import Pair
 from ..measure.agreement.labelled import Labelled, Split
 from ..rewards import InfoThink
-from ..tasks import load_tasks, read_rows
+from ..tasks import load_tasks
 from ..text import NameFinder, normalize
 from ..tools.local_search import LocalSearch
 from ..tools.toolbox import Toolbox
@@ -56,9 +58,9 @@ _DENIES = ("Nothing on ", "This does not give ")
 def world_pairs(seed: int = 0, limit: int | None = None, swap: bool = True) -> list[Labelled]:
     """As many true as false pairs; the same for the same arguments.
 
-    Those of validation and test questions are held out: no fact is on both sides. `limit` is the most episodes of each
-    split. With `swap` the names of training pairs are replaced by others of their type, so that a judge learns to read
-    instead of remembering.
+    Those of validation and test questions are held out: no fact is on both sides. `limit` is the
+    most episodes of each split. With `swap` the names of training pairs are replaced by others of
+    their type, so that a judge learns to read instead of remembering.
     """
     names = bundled_json("world/names.json")
     maker = _Maker(names, seed)
@@ -66,17 +68,31 @@ def world_pairs(seed: int = 0, limit: int | None = None, swap: bool = True) -> l
     return _swapped(rows, names, seed) if swap else rows
 
 
-class _Read(NamedTuple):
-    """A response and the thought after it; the agent was looking for `hop`, and `following` comes next."""
+class _Thought(NamedTuple):
+    """A response and the thought after it.
+
+    Attributes:
+        pair: the response as premise, the thought as hypothesis.
+        hop: what the agent was looking for.
+        next_hop: what it looks for next; `None` at the end.
+        answer: the question's answer.
+        states: whether the thought states what was found.
+    """
 
     pair: Pair
     hop: Hop
-    following: Hop | None
+    next_hop: Hop | None
     answer: str
-    found: bool
+    states: bool
 
 
 class _Maker:
+    """Makes true pairs of the expert's episodes, and a false one of each.
+
+    Its methods that take a thought write a false one: with a wrong name (`_name`), a claim or a
+    denial that the evidence does not bear out, or nothing of what was found.
+    """
+
     def __init__(self, names: Mapping[str, str], seed: int) -> None:
         self.names, self.seed = names, seed
         self.finder = NameFinder(names)
@@ -87,135 +103,153 @@ class _Maker:
             self.kinds[kind].append(name)
 
     def rows(self, split: str, limit: int | None) -> list[Labelled]:
+        """The pairs of a split, each true one before its false one."""
         plans, _ = plan_all(load_tasks(QUESTIONS, split, limit), planner_for("world"))
         corpus = [row for row in self.passages if split != "train" or row["split"] == "train"]
         dialect = dialects.load(DIALECT)
-        search = replace(
-            LocalSearch.from_corpus(corpus, top_k=3), name=dialect.search_tool or "search"
-        )
+        tool = LocalSearch.from_corpus(corpus, top_k=3)
+        search = replace(tool, name=dialect.search_tool or "search")
         with Toolbox([search]) as toolbox:
             played = run_experts(plans, toolbox, dialect, HABITS, self.seed)
-        read = [
-            own for plan, one in zip(plans, played, strict=True) for own in _read(plan, one.episode)
-        ]
-        self.others = [own for own in read if own.found]
-        made: list[Labelled] = []
-        for number, own in enumerate(read):
-            id, pair = f"{split}:{number}", own.pair
-            rng = random.Random(f"{self.seed} {id}")
-            makers = (
-                (self._name, self._denial, self._unsaid, self._other)
-                if own.found
-                else (self._claim, self._other)
-            )
-            maker = rng.choices(makers, weights=(3, 2, 2, 1) if own.found else (3, 1))[0]
+        thoughts: list[_Thought] = []
+        for plan, game in zip(plans, played, strict=True):
+            thoughts += _thoughts(plan, game.episode)
+        self.stating = [thought for thought in thoughts if thought.states]
+        rows: list[Labelled] = []
+        for number, thought in enumerate(thoughts):
+            pair = thought.pair
+            place = f"{split}:{number}"
+            rng = random.Random(f"{self.seed} {place}")
+            if thought.states:
+                makers = (self._name, self._denial, self._unsaid, self._other)
+                maker = rng.choices(makers, weights=(3, 2, 2, 1))[0]
+            else:
+                maker = rng.choices((self._claim, self._other), weights=(3, 1))[0]
             group = hashlib.sha256(normalize(pair.question, "pokee").encode()).hexdigest()[:16]
-            texts = pair.premise, pair.hypothesis, pair.question
             true = Labelled(
-                f"{SOURCE}:{id}:true", *texts, True, SOURCE, SPLITS[split], group, "info_think"
+                id=f"{SOURCE}:{place}:true",
+                premise=pair.premise,
+                hypothesis=pair.hypothesis,
+                question=pair.question,
+                label=True,
+                source=SOURCE,
+                split=SPLITS[split],
+                group=group,
+                task="info_think",
             )
-            kind, said = maker.__name__.removeprefix("_"), maker(own, rng)
-            made += [
-                true,
-                msgspec.structs.replace(
-                    true, id=f"{SOURCE}:{id}:{kind}", hypothesis=said, label=False
-                ),
-            ]
-        return made
+            kind = maker.__name__.removeprefix("_")
+            false_thought = maker(thought, rng)
+            false = msgspec.structs.replace(
+                true, id=f"{SOURCE}:{place}:{kind}", hypothesis=false_thought, label=False
+            )
+            rows += [true, false]
+        return rows
 
-    def _others_of_its_type(self, hop: Hop, names: Iterable[str]) -> list[str]:
+    def _wrong_names(self, hop: Hop, names: Iterable[str]) -> list[str]:
         """Names of the type of what was found with which the hop's fact is wrong."""
-        fit = {
-            name
-            for name in names
-            if self.names[name] == self.names.get(hop.object) and name != hop.subject
-        }
-        return [name for name in sorted(fit) if (hop.subject, hop.relation, name) not in self.facts]
+        kind = self.names.get(hop.object)
+        alike = {name for name in names if self.names[name] == kind and name != hop.subject}
+        return [
+            name for name in sorted(alike) if (hop.subject, hop.relation, name) not in self.facts
+        ]
 
-    def _name(self, own: _Read, rng: random.Random) -> str:
-        found = own.hop.object
-        every = self.kinds[self.names.get(found, "")]
-        pool = self.finder.find(own.pair.premise) if rng.random() < 0.5 else every
-        fit = [name for name in self._others_of_its_type(own.hop, pool) if name != found]
-        return own.pair.hypothesis.replace(found, rng.choice(fit or every))
+    def _name(self, thought: _Thought, rng: random.Random) -> str:
+        """The thought with a wrong name of the right type, half of the time one of the evidence."""
+        object_ = thought.hop.object
+        of_the_type = self.kinds[self.names.get(object_, "")]
+        in_evidence = rng.random() < 0.5
+        names = self.finder.find(thought.pair.premise) if in_evidence else of_the_type
+        fit = [name for name in self._wrong_names(thought.hop, names) if name != object_]
+        return thought.pair.hypothesis.replace(object_, rng.choice(fit or of_the_type))
 
-    def _claim(self, own: _Read, rng: random.Random) -> str:
-        hop = own.hop
-        near = self.finder.find(own.pair.premise) if rng.random() < 0.5 else ()
-        said = rng.choice(self._others_of_its_type(hop, near) or [hop.object])
-        found = f"The {hop.relation} of {hop.subject} is {said}."
-        if own.following is not None:
-            return rng.choice(NEXT).format(found=found, need=own.following.need)
-        return rng.choice(DONE if contains(found, own.answer) else CONCLUDE).format(
-            found=found, answer=own.answer
-        )
+    def _claim(self, thought: _Thought, rng: random.Random) -> str:
+        """A finding where the evidence has none: the right one, or one with a name of the
+        evidence.
+        """
+        hop = thought.hop
+        in_evidence = rng.random() < 0.5
+        names = self.finder.find(thought.pair.premise) if in_evidence else ()
+        name = rng.choice(self._wrong_names(hop, names) or [hop.object])
+        finding = f"The {hop.relation} of {hop.subject} is {name}."
+        if thought.next_hop is not None:
+            return rng.choice(NEXT).format(found=finding, need=thought.next_hop.need)
+        phrases = DONE if contains(finding, thought.answer) else CONCLUDE
+        return rng.choice(phrases).format(found=finding, answer=thought.answer)
 
-    def _denial(self, own: _Read, rng: random.Random) -> str:
-        return rng.choice((*REWORD, *GIVE_UP)).format(need=own.hop.need)
+    def _denial(self, thought: _Thought, rng: random.Random) -> str:
+        """That nothing was found, where something was."""
+        return rng.choice((*REWORD, *GIVE_UP)).format(need=thought.hop.need)
 
-    def _unsaid(self, own: _Read, rng: random.Random) -> str:
-        if own.following is None:
-            return rng.choice((*UNSAID, rng.choice(FIRST).format(need=own.hop.need)))
-        return rng.choice(FIRST).format(need=rng.choice((own.hop, own.following)).need)
+    def _unsaid(self, thought: _Thought, rng: random.Random) -> str:
+        """A thought that goes on without a word of what was found."""
+        if thought.next_hop is None:
+            first = rng.choice(FIRST).format(need=thought.hop.need)
+            return rng.choice((*UNSAID, first))
+        template = rng.choice(FIRST)
+        hop = rng.choice((thought.hop, thought.next_hop))
+        return template.format(need=hop.need)
 
-    def _other(self, own: _Read, rng: random.Random) -> str:
+    def _other(self, thought: _Thought, rng: random.Random) -> str:
         """What another episode found and this evidence does not state."""
+        pair = thought.pair
         for _ in range(50):
-            other = rng.choice(self.others)
-            if (
-                not contains(own.pair.premise, other.hop.subject)
-                and other.pair.question != own.pair.question
-            ):
-                return other.pair.hypothesis
-        raise DataError(f"no thought of another episode fits the question {own.pair.question!r}")
+            candidate = rng.choice(self.stating)
+            other_question = candidate.pair.question != pair.question
+            if other_question and not contains(pair.premise, candidate.hop.subject):
+                return candidate.pair.hypothesis
+        raise DataError(f"no thought of another episode fits the question {pair.question!r}")
 
 
-def _read(plan: Plan, episode: Trajectory) -> list[_Read]:
-    """The episode's pairs with the hop of each thought; thoughts without a recognisable hop are left out."""
-    found = []
-    for asked in InfoThink().pairs(episode):
-        said = asked.pair.hypothesis
-        about = (
-            said.startswith((hop.statement, *(f"{deny}{hop.need}." for deny in _DENIES)))
-            for hop in plan.hops
+def _thoughts(plan: Plan, episode: Trajectory) -> list[_Thought]:
+    """The episode's pairs with the hop of each thought; thoughts without a recognisable hop are
+    left out.
+    """
+    thoughts = []
+    for judged in InfoThink().pairs(episode):
+        text = judged.pair.hypothesis
+        place = _hop_of(plan, text)
+        if judged.settled is not None or place is None:
+            continue
+        thought = _Thought(
+            pair=judged.pair,
+            hop=plan.hops[place],
+            next_hop=plan.hops[place + 1] if place + 1 < len(plan.hops) else None,
+            answer=plan.answers[0],
+            states=not text.startswith(_DENIES),
         )
-        place = next((place for place, right in enumerate(about) if right), None)
-        if asked.settled is None and place is not None:
-            following = plan.hops[place + 1] if place + 1 < len(plan.hops) else None
-            denied = said.startswith(_DENIES)
-            found.append(
-                _Read(asked.pair, plan.hops[place], following, plan.answers[0], not denied)
-            )
-    return found
+        thoughts.append(thought)
+    return thoughts
+
+
+def _hop_of(plan: Plan, thought: str) -> int | None:
+    """The index of the hop whose finding, or whose need, the thought is about."""
+    for place, hop in enumerate(plan.hops):
+        denials = [f"{beginning}{hop.need}." for beginning in _DENIES]
+        if thought.startswith((hop.statement, *denials)):
+            return place
+    return None
 
 
 def _swapped(rows: Sequence[Labelled], names: Mapping[str, str], seed: int) -> list[Labelled]:
-    """The rows, with other names in training rows; a true pair and the false one after it get the same ones."""
+    """The rows, with other names in training rows; a true pair and the false one after it get the
+    same ones.
+    """
     swapper = world_swapper(names)
-    done: list[Labelled] = []
+    result: list[Labelled] = []
     for true, false in zip(rows[::2], rows[1::2], strict=True):
-        steps = (
-            Step(evidence=(Evidence(true.premise),)),
-            Step(true.hypothesis),
-            Step(false.hypothesis),
-        )
+        response = Step(evidence=(Evidence(true.premise),))
+        steps = (response, Step(true.hypothesis), Step(false.hypothesis))
         draft = Trajectory(steps, true.question)
-        try:
-            swapped = (
-                swapper.swap(draft, random.Random(f"{seed} {true.id}"))
-                if true.split == "train"
-                else draft
+        if true.split == "train":
+            # with many names each draw can state a held-out fact; these pairs stay as they are
+            with suppress(DataError):
+                draft = swapper.swap(draft, random.Random(f"{seed} {true.id}"))
+        for row, step in zip((true, false), draft.steps[1:], strict=True):
+            changed = msgspec.structs.replace(
+                row,
+                premise=draft.steps[0].evidence[0].text,
+                question=draft.question,
+                hypothesis=step.think,
             )
-        except (
-            DataError
-        ):  # with many names each draw can state a held-out fact; these pairs stay as they are
-            swapped = draft
-        about: dict[str, Any] = {
-            "premise": swapped.steps[0].evidence[0].text,
-            "question": swapped.question,
-        }
-        thoughts = zip((true, false), swapped.steps[1:], strict=True)
-        done += [
-            msgspec.structs.replace(row, hypothesis=step.think, **about) for row, step in thoughts
-        ]
-    return done
+            result.append(changed)
+    return result

@@ -1,44 +1,227 @@
-"""Logs of agents, whichever API or framework wrote them, to chat messages: one file per format, found by its name."""
+"""Logs of agents, whichever API or framework wrote them, to chat messages: one file per format,
+found by its name.
+"""
 
-import json
 import pkgutil
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
+
+from .. import columns, loose_json
+from ..errors import DataError
+from ..trajectory import Step, Trajectory
 from .base import Chat, Format, mapping
+from .chat import TAGLIKE
 from .messages import is_chat
 
-__all__ = ["Chat", "Format", "decode", "formats", "group", "read", "refusal"]
+__all__ = [
+    *("Chat", "Content", "Format", "content", "decode", "formats", "group", "of_text", "read"),
+    "refusal",
+]
+_TAGS = re.compile(r"</[A-Za-z_]{2,30}>|<\|[a-z_]{2,40}\|>")
+_STEP = frozenset(Step.__struct_fields__)
+
+
+class Content(NamedTuple):
+    """What an agent wrote, as a row holds it, and where in the row it stood."""
+
+    value: Trajectory | Chat | str
+    place: str  # a column's name, or what a person calls such a record
 
 
 @lru_cache(maxsize=1)
 def formats() -> dict[str, Format]:
-    """All formats by name, sorted."""
+    """All formats by name; those of ordinary columns last."""
     files = sorted(info.name for info in pkgutil.iter_modules(__path__))
     modules = {name: import_module(f".{name}", __name__) for name in files}
-    return {name: module.FORMAT for name, module in modules.items() if hasattr(module, "FORMAT")}
+    known = {name: module.FORMAT for name, module in modules.items() if hasattr(module, "FORMAT")}
+    return dict(sorted(known.items(), key=lambda item: item[1].generality))
+
+
+def content(row: Any, column: str | None = None, as_written: bool = False) -> Content:
+    """What the agent wrote in a row of anybody's file: this is asked once, here.
+
+    In this order: the `column` that was named; a trajectory of our own; a record in one of the
+    `formats`; the usual columns (`columns.MESSAGES`, `columns.TEXTS`); the only other column that
+    holds a record in one of the formats, or a text with tags. With `as_written` a column with a
+    text is the agent's own words, whatever record they resemble.
+
+    Raises `DataError` where there is none, naming what the row resembles.
+
+    Example:
+        >>> content({"id": 1, "output": "<answer>Ada</answer>"})
+        Content(value='<answer>Ada</answer>', place='output')
+        >>> content({"trace": {"contents": [{"role": "user", "parts": [{"text": "Who?"}]}]}}).place
+        'trace'
+    """
+    if isinstance(row, str):
+        return Content(of_text(row), "")
+    if column is not None:
+        return _in_column(row, column, as_written)
+    if _is_ours(row):
+        return Content(_stored(row), "")
+    if (chat := read(row)) is not None:
+        return Content(chat, chat.format or "messages")
+    if not isinstance(row, Mapping):
+        raise DataError(refusal(row))
+    for name in columns.named(row, (*columns.MESSAGES, *columns.TEXTS)):
+        value = _understood(row[name], as_written)
+        if value is not None:
+            return Content(_with_prompt(value, name, row), name)
+    others = [Content(record, name) for name, record in _records(row, as_written)]
+    if len(others) == 1:
+        return others[0]
+    tagged = [name for name, value in row.items() if isinstance(value, str) and _TAGS.search(value)]
+    if len(tagged) == 1:
+        return Content(row[tagged[0]], tagged[0])
+    has = ", ".join(map(str, row)) or "nothing"
+    otherwise = _nearest(row) or "It is no record of a known format either (docs/dialects.md)"
+    raise DataError(f"no column with messages or text; it has: {has}. {otherwise}")
+
+
+def _records(row: Mapping[str, Any], as_written: bool) -> Iterator[tuple[str, Trajectory | Chat]]:
+    """The columns that hold a record in a known format, or the JSON of one."""
+    for name, value in row.items():
+        if not isinstance(value, str):
+            record = _understood(value)
+        else:
+            record = None if as_written else decode(value) or read(value)
+        if record is not None and not isinstance(record, str):
+            yield str(name), record
+
+
+def _in_column(row: Any, column: str, as_written: bool) -> Content:
+    value = mapping(row).get(column)
+    if isinstance(value, str) and (chat := read(row)) is not None and column in chat.agents:
+        return Content(chat, column)  # the row says more than the column alone
+    understood = _understood(value, as_written)
+    if understood is not None:
+        return Content(_with_prompt(understood, column, mapping(row)), column)
+    if isinstance(value, Mapping | list):
+        raise DataError(f"column {column!r}: {refusal(value)}")
+    has = ", ".join(map(str, mapping(row))) or "nothing"
+    raise DataError(f"no column {column!r} with text; it has: {has}")
+
+
+def _understood(value: Any, as_written: bool = False) -> Trajectory | Chat | str | None:
+    """What an agent wrote, where a column's value is that."""
+    if isinstance(value, str):
+        if not value.strip():
+            return None
+        return value if as_written else of_text(value)
+    if isinstance(value, Mapping) and _is_ours(value):
+        return _stored(value)
+    return read(value)
+
+
+def of_text(text: str) -> Trajectory | Chat | str:
+    """The text, or what its JSON holds."""
+    if text[:1] == "{":
+        with suppress(DataError):
+            stored = Trajectory.from_json(text)
+            if stored.steps or stored.text or stored.dialect:
+                return stored
+    chat = decode(text)
+    return text if chat is None else chat
+
+
+def _with_prompt(
+    value: Trajectory | Chat | str, name: str, row: Mapping[str, Any]
+) -> Trajectory | Chat | str:
+    """Trainers log a chat in two columns: what was asked, and what was sampled."""
+    if not isinstance(value, Chat) or name in columns.MESSAGES or not isinstance(row[name], list):
+        return value
+    prompt = columns.first(row, columns.PROMPTS, is_chat)
+    if prompt is None:
+        return value
+    return replace(value, messages=[*prompt.value, *value.messages])
+
+
+def _is_ours(row: Any) -> bool:
+    """Whether these are the fields of a `Trajectory`: others have columns named `steps`, too."""
+    row = mapping(row)
+    steps = row.get("steps")
+    if "steps" not in row:  # nothing is written of an episode that ended before its first step
+        return {"stop_reason", "dialect"} <= row.keys() <= {*Trajectory.__struct_fields__}
+    if not isinstance(steps, list):
+        return False
+    if not all(isinstance(step, dict) and step.keys() <= _STEP for step in steps):
+        return False
+    return any(steps) or bool(row.get("dialect") or row.get("text"))
+
+
+def _stored(row: Mapping[str, Any]) -> Trajectory:
+    """The trajectory whose fields these are; other columns beside them are left out."""
+    fields = {name: value for name, value in row.items() if name in Trajectory.__struct_fields__}
+    try:
+        with suppress(msgspec.ValidationError):
+            return msgspec.convert(fields, Trajectory)
+        # Parquet has `None` where a field was left out
+        return msgspec.convert(_without_none(fields), Trajectory)
+    except (msgspec.ValidationError, UnicodeError) as error:
+        raise DataError(f"not a trajectory: {error}") from None
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_none(item) for name, item in value.items() if item is not None}
+    return [_without_none(item) for item in value] if isinstance(value, list) else value
 
 
 def read(value: Any) -> Chat | None:
-    """The conversation in a value of JSON: a list of messages, an object with `messages`, or a log of any format.
+    """The conversation in a value of JSON: a list of messages, an object with `messages`, or a log
+    of any format.
 
     Example:
         >>> read({"contents": [{"role": "user", "parts": [{"text": "Who?"}]}]}).messages[0]["role"]
         'user'
     """
+    if isinstance(value, str):  # two formats are plain text
+        return _as(formats()["react"], value) or _as(formats()["role_lines"], value)
+    if not isinstance(value, (dict, list, tuple, Mapping)):
+        return None
     if is_chat(value):
-        return Chat(list(value))
+        return formats()["react"].read(value) or Chat(list(value))
+    stated = states_an_episode(value)
     for each in formats().values():
-        if (found := each.read(value)) is not None and is_chat(found.messages):
-            if isinstance(lines := mapping(value).get("lines"), list):
-                found.left_out["lines that are no JSON objects"] = sum(
-                    not isinstance(line, dict) for line in lines
-                )
-            return found
+        if each.generality and stated:
+            continue
+        if (chat := _as(each, value)) is not None:
+            return chat
     # An object with `messages` may have more to say in one of the formats.
     messages: Any = mapping(value).get("messages")
-    return Chat(messages) if is_chat(messages) else None
+    return read(messages) if is_chat(messages) else None
+
+
+def states_an_episode(row: Any) -> bool:
+    """Whether a usual column of a row says what an agent wrote: a chat, or a text with tags.
+
+    What else stands in such a row is about the episode: contexts, gold answers, a grader's steps.
+    """
+    if not isinstance(row, Mapping):
+        return False
+    if any(is_chat(row.get(name)) for name in columns.MESSAGES):
+        return True
+    texts = [row.get(name) for name in columns.TEXTS]
+    return any(isinstance(text, str) and TAGLIKE.search(text) is not None for text in texts)
+
+
+def _as(each: Format, value: Any) -> Chat | None:
+    """The conversation in a value that is of this format."""
+    chat = each.read(value)
+    if chat is None or not is_chat(chat.messages):
+        return None
+    lines = mapping(value).get("lines")
+    if isinstance(lines, list):
+        broken = sum(not isinstance(line, dict) for line in lines)
+        chat.left_out["lines that are no JSON objects"] = broken
+    return replace(chat, format=each.what)
 
 
 def decode(text: str) -> Chat | None:
@@ -46,15 +229,22 @@ def decode(text: str) -> Chat | None:
     if text[:200].lstrip()[:1] not in ("[", "{"):
         return None
     try:
-        return read(json.loads(text))
-    except (ValueError, RecursionError):
+        value = loose_json.decode(text)
+    except DataError:
         return None
+    return read(value)
 
 
 def group(value: Any) -> str | None:
-    """Which episode this line of a file is a part of, where a format spreads one over many lines."""
-    found = ((name, each.group(value)) for name, each in formats().items())
-    return next((f"{name} {key}" for name, key in found if key is not None), None)
+    """Which episode this line of a file is a part of, where a format spreads one over many
+    lines. A line that states an episode of its own is a part of none.
+    """
+    if states_an_episode(value):
+        return None
+    for name, each in formats().items():
+        if (key := each.group(value)) is not None:
+            return f"{name} {key}"
+    return None
 
 
 def refusal(value: Any) -> str:
@@ -63,16 +253,29 @@ def refusal(value: Any) -> str:
     silent = [number for number, item in enumerate(items) if not is_chat([item])]
     if 0 < len(silent) < len(items):  # the others are messages
         return f"message {silent[0]} is not a mapping with a role: {str(items[silent[0]])[:80]!r}"
-    fields: dict[str, Any] = next((item for item in items if isinstance(item, dict)), {})
-    best = max(formats().values(), key=lambda each: len(each.marks & fields.keys()))
-    if shared := best.marks & fields.keys():
-        has = ", ".join(sorted(shared))
-        return f"it looks like {best.what} (it has {has}), but cannot be read: {best.needs}"
-    shape = (
-        f"an object with {', '.join(map(str, list(fields)[:8]))}"
-        if fields
-        else type(value).__name__
-    )
-    known = ", ".join(each.what for each in formats().values())
-    wanted = "neither a text nor a list of chat messages with roles"
-    return f"{wanted}, but {shape}: {str(value)[:80]!r}; read are also: {known}"
+    fields: Mapping[str, Any] = next((item for item in items if isinstance(item, Mapping)), {})
+    if (nearest := _nearest(fields)) is not None:
+        return nearest
+    if not fields:
+        found = f"found {type(value).__name__}: {str(value)[:80]!r}"
+        return f"expected an object, a text or a list of chat messages, {found}"
+    has = ", ".join(map(str, list(fields)[:8]))
+    return f"an object with {has} is no record of a known format (docs/dialects.md lists them)"
+
+
+def _nearest(fields: Mapping[str, Any]) -> str | None:
+    """Which format's record this resembles, or what lies in one of its columns."""
+    objects: list[tuple[str, Mapping[str, Any]]] = [("", fields)]
+    for name, value in fields.items():
+        inner = value[0] if isinstance(value, list) and value else value
+        if isinstance(inner, Mapping):
+            objects.append((f"what is in {name!r} ", inner))
+    for place, record in objects:
+        best = max(formats().values(), key=lambda each: len(each.marks & record.keys()))
+        if shared := best.marks & record.keys():
+            has = ", ".join(sorted(shared))
+            subject = place or "it "
+            return (
+                f"{subject}looks like {best.what} (it has {has}), but cannot be read: {best.needs}"
+            )
+    return None

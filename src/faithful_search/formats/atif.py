@@ -1,4 +1,6 @@
-"""ATIF, the agent trajectory interchange format: steps of system, user and agent, with what its calls returned."""
+"""ATIF, the agent trajectory interchange format: steps of system, user and agent, with what its
+calls returned.
+"""
 
 from typing import Any
 

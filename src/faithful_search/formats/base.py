@@ -4,50 +4,87 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
+from .chat import Problem
+
 Messages = list[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Chat:
-    """A conversation as a format stores it."""
+    """A conversation as a format stores it.
 
-    messages: Messages  # of any API's shape, as `messages.read` takes them
-    question: str | None = None  # where it stands apart from the messages
-    answers: Any = None  # gold answers, as they are stored
+    Attributes:
+        messages: of any API's shape, as `messages.read` takes them.
+        question: the question, where it stands apart from the messages.
+        answers: gold answers, as they are stored.
+        left_out: what is not among the messages, with how many there are of it.
+        agents: columns of the row that hold what the agent said, whatever their names promise.
+        dialect: the dialect, where the format has only one, whatever tags stand in its texts.
+        problems: what makes the reading uncertain.
+        format: what a person calls such a record; empty for a list of messages.
+        of_text: whether roles and results were told apart within one text.
+    """
+
+    messages: Messages
+    question: str | None = None
+    answers: Any = None
     id: str = ""
-    left_out: dict[str, int] = field(
-        default_factory=dict
-    )  # what is not among the messages, and how many of them
+    left_out: dict[str, int] = field(default_factory=dict)
+    agents: frozenset[str] = frozenset()
+    dialect: str = ""
+    problems: tuple[Problem, ...] = ()
+    format: str = ""
+    of_text: bool = False
 
 
 @dataclass(frozen=True)
 class Format:
-    """One format, the value `FORMAT` of the file that has its name."""
+    """One format, the value `FORMAT` of the file that has its name.
 
-    what: str  # what a person calls such a record
-    # The conversation in a value of JSON; `None`, or one without messages, where it is of another format.
+    Attributes:
+        what: what a person calls such a record.
+        read: the conversation in a JSON value; `None`, or one without messages, where the value is
+            of another format.
+        marks: fields of such a record, by which one that cannot be read is named.
+        needs: what a record lacks that cannot be read, or what to do.
+        group: for a format that spreads an episode over many lines of a file: the name of the
+            episode that a line belongs to. `read` then gets them as `{"lines": […]}`.
+        generality: how ordinary the format's columns are. Formats of ordinary columns are asked
+            last, and not at all where a usual column says what the agent wrote.
+    """
+
+    what: str
     read: Callable[[Any], Chat | None]
-    marks: Set[str] = (
-        frozenset()
-    )  # fields of such a record, by which one that cannot be read is named
-    needs: str = "it holds no message"  # what such a one lacks, or what to do
-    # Which episode a line of a file is a part of, if one takes many lines; `read` then gets them as `{"lines": […]}`.
+    marks: Set[str] = frozenset()
+    needs: str = "it holds no message"
     group: Callable[[Any], str | None] = lambda value: None
+    generality: int = 0
 
 
 def mappings(value: Any, name: str | None = None, pure: bool = False) -> list[Mapping[str, Any]]:
-    """The mappings in a list, or in the one under this name; none if it must be `pure` and holds others, too."""
-    given = value if name is None else mapping(value).get(name)
-    items = given if isinstance(given, list | tuple) else ()
-    found = [item for item in items if isinstance(item, Mapping)]
-    return [] if pure and len(found) < len(items) else found
+    """The mappings in a list, or in the list under `name`; with `pure` none where the list holds
+    anything else.
+    """
+    items = value if name is None else mapping(value).get(name)
+    if not isinstance(items, list | tuple):
+        return []
+    objects = [item for item in items if isinstance(item, (dict, Mapping))]
+    return [] if pure and len(objects) < len(items) else objects
 
 
 def mapping(value: Any, *names: str) -> Mapping[str, Any]:
     """The mapping under these names, one inside the other; an empty one where there is none."""
     for name in names:
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value if isinstance(value, Mapping) else {}
+        # `dict` first: asking the abstract class takes five times as long
+        value = value.get(name) if isinstance(value, (dict, Mapping)) else None
+    return value if isinstance(value, (dict, Mapping)) else {}
+
+
+def reread(value: Any) -> Chat | None:
+    """The conversation in a part of a record, in any of the formats."""
+    from . import read  # here: that module imports the formats, and they import this one
+
+    return read(value)
 
 
 def text(value: Any) -> str | None:
@@ -56,10 +93,13 @@ def text(value: Any) -> str | None:
 
 
 def branch(nodes: Mapping[str, Mapping[str, Any]], parent: str) -> list[Mapping[str, Any]]:
-    """Of nodes by their names, each with its `parent`'s: those on the way from a root to the last one."""
-    rest, path = dict(nodes), []
-    at = next(reversed(rest), "")
-    while at in rest:  # what was passed is no longer there: parents that go in a circle end, too
-        path.append(rest.pop(at))
-        at = str(path[-1].get(parent))
+    """The nodes on the way from a root to the last node. `parent` is the field with the name of a
+    node's parent.
+    """
+    unvisited = dict(nodes)  # so that parents in a circle come to an end
+    path = []
+    name = next(reversed(unvisited), "")
+    while name in unvisited:
+        path.append(unvisited.pop(name))
+        name = str(path[-1].get(parent))
     return path[::-1]

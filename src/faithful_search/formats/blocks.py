@@ -1,80 +1,114 @@
-"""The parts of a message's content, whichever API wrote them.
+"""Reads the parts of a message's content, whichever API wrote them.
 
-Texts, thoughts, calls and results are told by their type, or in Gemini's by a field; a result may stand inside its
-call. Any other part (an image, a file, encrypted reasoning) is named as one that was not read.
+Texts, thoughts, calls and results are recognised by their type, or in Gemini's API by a field. A
+result may stand inside its call. Any other part (an image, a file, encrypted reasoning) becomes a
+part of kind "unread".
 """
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from ..trajectory import Citation
+from .base import mapping
+from .cited import sent_with
+
 _TEXT = frozenset(
     ("text", "input_text", "output_text", "summary_text", "reasoning_text", "refusal")
 )
 _THOUGHT = frozenset(("thinking", "reasoning"))
-_CALL = frozenset(("tool_use", "toolCall"))
+_CALL = frozenset(("tool_use", "toolCall", "tool-call"))
 _CALL_ENDS = ("_call", "_tool_use")
-_RESULT = frozenset(("tool_result", "toolResult"))
+_WEB_SEARCH = "web_search_call"  # of OpenAI's server
+_RESULT = frozenset(("tool_result", "toolResult", "tool-result"))
+_AI_SDK_TOOL = ("tool-", "dynamic-tool")  # parts of a page's messages: a call with its result
 _RESULT_ENDS = ("_tool_result", "_output", "_call_response", "_call_result")
 _GEMINI = dict.fromkeys(
     ("functionCall", "function_call", "executableCode", "executable_code"), "call"
 )
 _GEMINI |= dict.fromkeys(("functionResponse", "function_response"), "result")
 _GEMINI |= dict.fromkeys(("codeExecutionResult", "code_execution_result"), "result")
-# A part of Gemini's has no type: it is known by one of these fields, or by a text beside nothing else but these.
-_NAMED = frozenset((*_GEMINI, "inlineData", "inline_data", "fileData", "file_data"))
+# Fields of parts of Bedrock's Converse, which have no types either
+_BEDROCK = frozenset(("toolUse", "toolResult", "reasoningContent", "json"))
+# A part of Gemini's has no type. It is recognised by one of the first fields, or as a text that has
+# no other fields than the second.
+_NAMED = frozenset((*_GEMINI, *_BEDROCK, "inlineData", "inline_data", "fileData", "file_data"))
 _BESIDE_TEXT = frozenset(("text", "thought", "thoughtSignature", "thought_signature"))
-_PASSAGES = frozenset(("search_result", "web_search_result", "document"))
-# The call which a result belongs to.
-_ANSWERED = ("tool_use_id", "tool_call_id", "toolCallId", "call_id", "source_call_id", "id")
+_EMPTY = frozenset(("step-start", "step-finish"))  # the AI SDK's marks between steps
+_PASSAGES = frozenset(("search_result", "web_search_result", "web_fetch_result", "document"))
+# Fields of a result that hold the id of its call, and those that hold its tool's name
+_ANSWERED = (
+    "tool_use_id",
+    "toolUseId",
+    "tool_call_id",
+    "toolCallId",
+    "call_id",
+    "source_call_id",
+    "id",
+)
+_ANSWERED_NAMES = ("name", "tool_name", "toolName")
 _ARGUMENT_OF = {"file_search_call": "queries", "code_interpreter_call": "code"}
 _ARGUMENTS = ("arguments", "args", "input", "parameters", "action", "code", "queries")
 _RESULTS = ("content", "output", "outputs", "response", "result", "results")
 
 
 class Part(NamedTuple):
-    """One part: `kind` is text, thought, call, result or unread; `value` the text, or of a call its fields."""
+    """One part of a message's content.
+
+    Attributes:
+        kind: "text", "thought", "call", "result" or "unread".
+        value: the text; of a call its fields, as `call` gives them; the type of an unread part.
+        id: the id of a call; of a result, that of the call that it says it answers.
+        name: the name of the tool that a result says it is of.
+        citations: what a text cites, as its API says.
+    """
 
     kind: str
     value: Any
     id: str = ""
+    name: str = ""
+    citations: tuple[Citation, ...] = ()
 
 
 def parts(content: Any) -> Iterator[Part]:
-    """The parts of a content: a string, a list of parts, nothing, or data (which is written as JSON)."""
+    """The parts of a content: of a string, a list of parts, nothing, or other data, which becomes
+    a text of JSON.
+    """
     if isinstance(content, str):
         yield Part("text", content)
-    elif isinstance(content, list | tuple) and content and all(map(_is_part, content)):
-        for item in content:
-            yield from [Part("text", item)] if isinstance(item, str) else _part(item)
+    elif _are_parts(content):
+        for part in content:
+            if isinstance(part, str):
+                yield Part("text", part)
+            else:
+                yield from _part(part)
     elif content is not None and content != []:
         yield Part("text", as_json(content))
 
 
 def call(written: Any) -> dict[str, Any]:
-    """A structured call, whoever wrote it, as `{"id", "name", "arguments"}`; `arguments` is text or data."""
+    """A structured call, whoever wrote it, as `{"id": …, "name": …, "arguments": …}`.
+
+    `id` and `name` are texts, empty where there is none; `arguments` is text or data as it was
+    written, or `None`.
+    """
     fields = written if isinstance(written, Mapping) else {}
     function = fields.get("function")
     inner = function if isinstance(function, Mapping) else fields
-    name = (
-        function
-        if isinstance(function, str)
-        else first(inner, ("name", "function_name", "toolName"))
-    )
+    name = function
+    if not isinstance(name, str):
+        name = first(inner, ("name", "function_name", "toolName"))
     kind = str(fields.get("type", ""))
     if not isinstance(name, str):  # a call of the API's own tool, such as web_search_call
-        own = kind.endswith("_call") and kind not in ("tool_call", "function_call")
-        name = kind.removesuffix("_call") if own else ""
+        of_api = kind.endswith("_call") and kind not in ("tool_call", "function_call")
+        name = kind.removesuffix("_call") if of_api else ""
     arguments = first(inner, _ARGUMENTS)
-    if (
-        kind.startswith("custom_tool")
-        or inner.get("code") is arguments
-        or isinstance(arguments, list)
-    ):
-        arguments = None if arguments is None else {_ARGUMENT_OF.get(kind, "input"): arguments}
+    single = kind.startswith("custom_tool") or inner.get("code") is arguments
+    if arguments is not None and (single or isinstance(arguments, list)):
+        arguments = {_ARGUMENT_OF.get(kind, "input"): arguments}
     if isinstance(arguments, Mapping):  # Arrow has `None` where another row's call has an argument
-        arguments = {name: value for name, value in arguments.items() if value is not None}
-    identity = first(fields, ("call_id", "tool_call_id", "id"))
+        arguments = {key: value for key, value in arguments.items() if value is not None}
+    identity = first(fields, ("call_id", "tool_call_id", "toolUseId", "toolCallId", "id"))
     return {
         "id": identity if isinstance(identity, str) else "",
         "name": name,
@@ -82,128 +116,222 @@ def call(written: Any) -> dict[str, Any]:
     }
 
 
-def result(item: Mapping[str, Any]) -> Iterator[Part]:
-    """What a call returned, a part or a tool's message, as text; and the kinds of parts in it that were not read.
+def result(fields: Mapping[str, Any]) -> Iterator[Part]:
+    """A result as one part, and the parts in it that were not read.
 
-    Passages with title and address become a JSON list. Of a call that failed the text is `{"error": …}`.
+    `fields` are those of a part or of a tool's message. Passages with title and address become a
+    JSON list. The text of a call that failed is `{"error": …}`.
     """
-    failed = (
-        item.get("error")
-        or item.get("is_error")
-        or item.get("isError")
-        or item.get("status") == "error"
-    )
-    if isinstance(failed, Mapping):
-        failed = failed.get("message") or True
-    value = first(item, _RESULTS)
-    found: list[Any] = []
+    failure = _failure(fields)
+    value = first(fields, _RESULTS)
+    if isinstance(value, Mapping) and value.keys() == {"type", "value"}:  # the AI SDK's
+        failure = failure or str(value["type"]).startswith("error")
+        value = value["value"]
+    pieces: list[Any] = []  # texts, and passages as objects
     unread: list[Part] = []
-    for piece in (
-        value
-        if isinstance(value, list | tuple) and value and all(map(_is_part, value))
-        else [value]
-    ):
-        kind = str(piece.get("type")) if isinstance(piece, Mapping) else ""
+    listed = _are_parts(value)
+    for item in value if listed else [value]:
+        kind = str(item.get("type")) if isinstance(item, Mapping) else ""
         if kind in _PASSAGES:
-            found.append(_passage(piece))
-        elif kind.endswith("_error") and isinstance(piece, Mapping):
-            failed = failed or first(piece, ("error_code", "message", "error")) or True
-        elif piece is not value:
-            own = list(parts([piece]))
-            found += [part.value for part in own if part.kind == "text"]
-            unread += [part for part in own if part.kind == "unread"]
-        elif value is not None:
-            found.append(value if isinstance(value, str) else as_json(value))
-    plain = all(isinstance(piece, str) for piece in found)
-    passages = [{"text": piece} if isinstance(piece, str) else piece for piece in found]
-    text = "".join(found) if plain else as_json(passages)
-    if failed:
-        text = as_json({"error": text or (failed if isinstance(failed, str) else "failed")})
-    answered = first(item, _ANSWERED)
-    yield Part("result", text, answered if isinstance(answered, str) else "")
+            pieces.append(_passage(item))
+        elif kind.endswith("_error"):
+            failure = failure or first(item, ("error_code", "message", "error")) or True
+        elif listed:
+            inner = list(parts([item]))
+            pieces += [part.value for part in inner if part.kind == "text"]
+            unread += [part for part in inner if part.kind == "unread"]
+        elif item is not None:
+            pieces.append(item if isinstance(item, str) else as_json(item))
+    if all(isinstance(piece, str) for piece in pieces):
+        text = "".join(pieces)
+    else:
+        text = as_json([{"text": piece} if isinstance(piece, str) else piece for piece in pieces])
+    if failure:
+        text = as_json({"error": text or (failure if isinstance(failure, str) else "failed")})
+    identity, name = first(fields, _ANSWERED), first(fields, _ANSWERED_NAMES)
+    yield Part(
+        kind="result",
+        value=text,
+        id=identity if isinstance(identity, str) else "",
+        name=name if isinstance(name, str) else "",
+    )
     yield from unread
+
+
+def _failure(fields: Mapping[str, Any]) -> Any:
+    """What a result says of a failure: its message, something true, or something false."""
+    failure = fields.get("error") or fields.get("is_error") or fields.get("isError")
+    failure = failure or fields.get("status") == "error"
+    if isinstance(failure, Mapping):
+        return failure.get("message") or True
+    return failure
 
 
 def first(fields: Mapping[str, Any], names: Iterable[str]) -> Any:
     """The first of these fields that is there."""
-    return next((fields[name] for name in names if fields.get(name) is not None), None)
+    for name in names:
+        value = fields.get(name)
+        if value is not None:
+            return value
+    return None
+
+
+def _are_parts(content: Any) -> bool:
+    """Whether a content is a list of parts, and not data."""
+    return isinstance(content, list | tuple) and bool(content) and all(map(_is_part, content))
 
 
 def _is_part(item: Any) -> bool:
     if not isinstance(item, Mapping):
         return isinstance(item, str)
-    plain = isinstance(item.get("text"), str) and item.keys() <= _BESIDE_TEXT
-    return plain or isinstance(item.get("type"), str) or bool(item.keys() & _NAMED)
+    plain_text = isinstance(item.get("text"), str) and item.keys() <= _BESIDE_TEXT
+    return plain_text or isinstance(item.get("type"), str) or bool(item.keys() & _NAMED)
 
 
-def _part(item: Mapping[str, Any]) -> Iterator[Part]:
-    kind = item.get("type")
+def _text_of(content: Any) -> str:
+    """The text itself, or the texts among the parts of a content, joined."""
+    if isinstance(content, str):
+        return content
+    return "".join(part.value for part in parts(content) if part.kind == "text")
+
+
+def _part(fields: Mapping[str, Any]) -> Iterator[Part]:
+    kind = fields.get("type")
     if not isinstance(kind, str):
-        yield from _gemini(item)
+        yield from _bedrock(fields) if fields.keys() & _BEDROCK else _gemini(fields)
+    elif kind.startswith(_AI_SDK_TOOL) and "state" in fields:
+        yield from _ai_sdk_tool(fields, kind)
     elif kind in _TEXT:
-        yield Part("text", str(first(item, ("text", "content", "refusal")) or ""))
+        yield _text(fields)
     elif kind in _THOUGHT:
-        given = first(item, ("thinking", "reasoning", "content", "text")) or item.get("summary")
-        text = (
-            given
-            if isinstance(given, str)
-            else "\n".join(p.value for p in parts(given) if p.kind == "text")
-        )
-        yield Part("thought", text) if text else Part("unread", kind)
+        thought = first(fields, ("thinking", "reasoning", "content", "text"))
+        yield _thought(thought or fields.get("summary"), kind)
     elif kind in _RESULT or kind.endswith(_RESULT_ENDS):
-        yield from result(item)
+        yield from result(fields)
     elif kind in _CALL or kind.endswith(_CALL_ENDS):
-        asked = call(item)
-        yield Part("call", asked, asked["id"])
-        if first(item, _RESULTS) is not None or item.get("error"):
-            yield from result({**item, "id": asked["id"], "call_id": asked["id"]})
-        elif isinstance(asked["arguments"], Mapping) and asked["arguments"].get("sources"):
-            yield from result(
-                {"id": asked["id"], "content": as_json(asked["arguments"]["sources"])}
-            )
-    elif isinstance(item.get("text"), str):
-        yield Part("text", item["text"])
-    else:
+        yield from _call_with_result(fields, kind)
+    elif isinstance(fields.get("text"), str):
+        yield Part("text", fields["text"])
+    elif kind not in _EMPTY:
         yield Part("unread", kind)
 
 
-def _gemini(item: Mapping[str, Any]) -> Iterator[Part]:
-    name = next((name for name in item if name in _GEMINI), "")
-    value = item.get(name)
+def _text(fields: Mapping[str, Any]) -> Part:
+    written = first(fields, ("text", "content", "refusal"))
+    if isinstance(written, Mapping):  # in an Assistants thread
+        fields, written = written, written.get("value")
+    text = str(written or "")
+    return Part("text", text, citations=sent_with(text, fields))
+
+
+def _thought(content: Any, kind: str) -> Part:
+    text = content
+    if not isinstance(text, str):
+        text = "\n".join(part.value for part in parts(content) if part.kind == "text")
+    return Part("thought", text) if text else Part("unread", kind)
+
+
+def _call_with_result(fields: Mapping[str, Any], kind: str) -> Iterator[Part]:
+    """A call, and what it returned where that stands inside it."""
+    written = call(fields)
+    yield Part("call", written, written["id"])
+    if first(fields, _RESULTS) is not None or fields.get("error"):
+        yield from result({**fields, "id": written["id"], "call_id": written["id"]})
+    elif kind == _WEB_SEARCH:
+        sources = mapping(fields, "action").get("sources")
+        if sources:
+            yield from result({"id": written["id"], "content": _sources(sources)})
+
+
+def _ai_sdk_tool(fields: Mapping[str, Any], kind: str) -> Iterator[Part]:
+    """A call of the AI SDK's, and what it returned where it did."""
+    identity = str(fields.get("toolCallId") or "")
+    name = fields.get("toolName") or kind.removeprefix("tool-")
+    written = call({"id": identity, "name": name, "arguments": fields.get("input")})
+    yield Part("call", written, identity)
+    output, error = fields.get("output"), fields.get("errorText")
+    if output is not None or error:
+        yield from result({"id": identity, "content": output, "error": error})
+
+
+def _bedrock(fields: Mapping[str, Any]) -> Iterator[Part]:
+    tool_use, tool_result = fields.get("toolUse"), fields.get("toolResult")
+    reasoning = fields.get("reasoningContent")
+    if isinstance(tool_use, Mapping):
+        written = call(tool_use)
+        yield Part("call", written, written["id"])
+    elif isinstance(tool_result, Mapping):
+        yield from result(tool_result)
+    elif isinstance(reasoning, Mapping):
+        text = mapping(reasoning, "reasoningText").get("text")
+        yield Part("thought", text) if isinstance(text, str) else Part("unread", "reasoningContent")
+    elif "json" in fields:
+        yield Part("text", as_json(fields["json"]))
+    else:
+        yield Part("unread", next(iter(fields.keys() & _BEDROCK)))
+
+
+def _sources(sources: Any) -> list[dict[str, Any]]:
+    """The addresses that OpenAI's search looked at, as passages without text.
+
+    The server lists them in the call; in any other call they would be words of the agent's.
+    """
+    passages = []
+    for source in sources if isinstance(sources, list) else [sources]:
+        if isinstance(source, Mapping):
+            passages.append(
+                {
+                    "type": "search_result",
+                    "title": source.get("title"),
+                    "url": source.get("url"),
+                    "content": "",
+                }
+            )
+    return passages
+
+
+def _gemini(fields: Mapping[str, Any]) -> Iterator[Part]:
+    name = next((name for name in fields if name in _GEMINI), "")
+    value = fields.get(name)
     if name and isinstance(value, Mapping):
         if _GEMINI[name] == "call":
-            asked = call({"name": "python", "code": value["code"]} if "code" in value else value)
-            yield Part("call", asked, asked["id"])
+            written = call({"name": "python", "code": value["code"]} if "code" in value else value)
+            yield Part("call", written, written["id"])
         else:
-            given = value.get("response", value.get("output"))
-            if isinstance(given, Mapping) and len(given) == 1:  # the API wraps a text
-                given = (
-                    next(iter(given.values()))
-                    if next(iter(given)) in ("result", "output", "content")
-                    else given
-                )
-            yield from result({"id": value.get("id"), "content": given})
-            yield from (part for part in parts(value.get("parts")) if part.kind == "unread")
-    elif isinstance(item.get("text"), str):
-        yield Part("thought" if item.get("thought") else "text", item["text"])
+            yield from _gemini_result(value)
+    elif isinstance(fields.get("text"), str):
+        yield Part("thought" if fields.get("thought") else "text", fields["text"])
     else:
-        yield Part("unread", next(iter(item), "nothing"))
+        yield Part("unread", next(iter(fields), "nothing"))
 
 
-def _passage(item: Mapping[str, Any]) -> dict[str, str]:
-    source = item.get("source")
-    inner = (
-        source.get("data")
-        if isinstance(source, Mapping) and source.get("type") == "text"
-        else item.get("content")
-    )
-    text = (
-        inner
-        if isinstance(inner, str)
-        else "".join(part.value for part in parts(inner) if part.kind == "text")
-    )
-    url = item.get("url", source if isinstance(source, str) else "")
-    return {"title": str(item.get("title") or ""), "url": str(url or ""), "text": text}
+def _gemini_result(fields: Mapping[str, Any]) -> Iterator[Part]:
+    content = fields.get("response", fields.get("output"))
+    if isinstance(content, Mapping) and len(content) == 1:  # the API wraps a text
+        [(name, inner)] = content.items()
+        if name in ("result", "output", "content"):
+            content = inner
+    yield from result({"id": fields.get("id"), "name": fields.get("name"), "content": content})
+    yield from (part for part in parts(fields.get("parts")) if part.kind == "unread")
+
+
+def _passage(fields: Mapping[str, Any]) -> dict[str, str]:
+    """A search result or a fetched page as `{"id": …, "title": …, "url": …, "text": …}`."""
+    content, source = fields.get("content"), fields.get("source")
+    if isinstance(content, Mapping):  # a page that was fetched
+        title = fields.get("title") or content.get("title")
+        return _passage({**content, "url": fields.get("url"), "title": title})
+    if isinstance(source, Mapping) and source.get("type") == "text":
+        content = source.get("data")
+    url = fields.get("url", source if isinstance(source, str) else "")
+    passage = {
+        "title": str(fields.get("title") or ""),
+        "url": str(url or ""),
+        "text": _text_of(content),
+    }
+    if isinstance(fields.get("id"), str | int):
+        return {"id": str(fields["id"]), **passage}
+    return passage
 
 
 def as_json(value: Any) -> str:

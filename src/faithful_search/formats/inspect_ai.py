@@ -4,45 +4,70 @@ from collections.abc import Mapping
 from typing import Any
 
 from .base import Chat, Format, Messages, mapping, mappings, text
-from .messages import ANSWERING, is_chat
+from .messages import hands_in, is_chat
 
 
 def read(value: Any) -> Chat | None:
-    """One sample, an `EvalSample`, with what was stored apart from its messages; its target is the gold answer."""
+    """One sample, an `EvalSample`, with what was stored apart from its messages; its target is the
+    gold answer.
+    """
     if not {"messages", "epoch", "target"} <= mapping(value).keys():
         return None
-    events = [
-        event for event in mappings(value, "events") if text(event.get("function")) in ANSWERING
-    ]
-    kept = {f"attachment://{name}": item for name, item in mapping(value, "attachments").items()}
-    given = [value["messages"], value.get("input"), value["target"], events]
-    messages, asked, target, events = _restored(given, kept) if kept else given
+    attachments = {
+        f"attachment://{name}": attached for name, attached in mapping(value, "attachments").items()
+    }
+
+    def field(name: str) -> Any:
+        return _restored(value.get(name), attachments) if attachments else value.get(name)
+
+    messages = field("messages")
     if not is_chat(messages):
         return None
-    return Chat(_handed(list(messages), events), text(asked), target, str(value.get("id", "")))
+    target = field("target")
+    golds = target if isinstance(target, list) else [target]
+    submits = [event for event in mappings(value, "events") if hands_in(event.get("function"))]
+    if submits:
+        submit = _restored(submits[-1], attachments) if attachments else submits[-1]
+        messages = _with_submit(list(messages), submit)
+    return Chat(
+        list(messages),
+        question=text(field("input")),
+        answers=[gold for gold in golds if gold not in (None, "")],  # "" is no target
+        id=str(value.get("id", "")),
+    )
 
 
-def _handed(messages: Messages, events: list[Mapping[str, Any]]) -> Messages:
-    """With the call that handed in the answer: `react` takes it out, and writes the answer behind the text."""
-    last, event = messages[-1], events[-1] if events else {}
+def _with_submit(messages: Messages, event: Mapping[str, Any]) -> Messages:
+    """Restore the call that handed in the answer, which inspect's `react` agent deletes when it
+    appends the answer to the text of the last message.
+    """
+    last = messages[-1]
     answer = text(next(iter(mapping(event, "arguments").values()), None))
-    said = last.get("content")
-    *before, tail = said if isinstance(said, list) and said else [said]
+    content = last.get("content")
+    if not isinstance(content, list) or not content:
+        content = [content]
+    *before, tail = content
     words = text(tail.get("text") if isinstance(tail, Mapping) else tail)
     if last.get("tool_calls") or answer is None or words is None or not words.endswith(answer):
         return messages
-    call = {"function": event["function"], "arguments": {"answer": answer}}
-    content = [*before, {"type": "text", "text": words.removesuffix(answer).strip()}]
-    return [*messages[:-1], {**last, "content": content, "tool_calls": [call]}]
+    without_answer = {"type": "text", "text": words.removesuffix(answer).strip()}
+    restored = {
+        **last,
+        "content": [*before, without_answer],
+        "tool_calls": [{"function": event["function"], "arguments": {"answer": answer}}],
+    }
+    return [*messages[:-1], restored]
 
 
-def _restored(item: Any, kept: Mapping[str, Any]) -> Any:
+def _restored(value: Any, attachments: Mapping[str, Any]) -> Any:
     """The value with every text that stands for an attachment replaced."""
-    if isinstance(item, str):
-        return kept.get(item, item)
-    if isinstance(item, dict):
-        return {name: _restored(inner, kept) for name, inner in item.items()}
-    return [_restored(inner, kept) for inner in item] if isinstance(item, list) else item
+    if isinstance(value, str):
+        return attachments.get(value, value)
+    if isinstance(value, dict):
+        return {name: _restored(inner, attachments) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_restored(inner, attachments) for inner in value]
+    return value
 
 
 FORMAT = Format("an inspect_ai sample", read, {"epoch", "target", "eval"})

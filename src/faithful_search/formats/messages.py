@@ -1,224 +1,384 @@
-"""Chat messages in one form, whichever API or framework wrote them.
+"""Reads chat messages into one form, whichever API or framework wrote them.
 
-Calls stand in `tool_calls`, in the legacy `function_call` or among the content's parts (`blocks`), results in messages
-of their own or among the parts of a user's. A call of a tool that only hands in the answer is that answer.
+Calls stand in `tool_calls`, in the legacy `function_call` or among the content's parts (`blocks`),
+results in messages of their own or among the parts of a user's. A call of a tool that only hands in
+the answer is that answer. A result belongs to the call whose id it names (`pairing`).
 """
 
-import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
+from .. import loose_json
 from ..errors import DataError
+from ..trajectory import Citation
+from . import call_markup, chat_templates
+from .base import mapping
 from .blocks import Part, as_json, call, first, parts, result
+from .chat import TAGLIKE, Call, Message, Problem
+from .cited import grounded, moved, sent_with
+from .pairing import paired
+from .searches import ReturnedPages, searched_beside
 
+# Roles by other names of theirs, in lower case
 _ROLES = {
-    "human": "user", "gpt": "assistant", "ai": "assistant", "model": "assistant", "AIMessageChunk": "assistant",
-    "developer": "system", "function": "tool", "observation": "tool", "ipython": "tool", "toolResult": "tool",
-    "tool-response": "tool", "tool-call": "assistant",
+    "human": "user", "gpt": "assistant", "ai": "assistant", "model": "assistant",
+    "aimessagechunk": "assistant", "developer": "system", "function": "tool",
+    "observation": "tool", "ipython": "tool", "toolresult": "tool", "tool-response": "tool",
+    "tool-call": "assistant", "function_call": "assistant", "tool_call": "assistant",
+    "tool_response": "tool", "bot": "assistant", "agent": "assistant",
 }  # fmt: skip
-_TYPES = frozenset(
-    ("human", "ai", "AIMessageChunk", "system", "tool", "function")
-)  # LangChain's, instead of a role
-# Tools that hand in the answer and do nothing else.
-ANSWERING = frozenset(("final_answer", "submit_answer", "submit_final_answer", "submit", "finish"))
-TAGLIKE = re.compile(r"<(?=\s*/?\s*[A-Za-z_|])")
-HEAD, END = "<|im_start|>{}\n", "<|im_end|>\n"
-
-
-class Message(NamedTuple):
-    """One message of the system, a user, an assistant or a tool."""
-
-    role: str
-    said: str = ""
-    ids: tuple[str, ...] = ()  # of its structured calls, or of the call that it answers
-    unread: tuple[str, ...] = ()  # the kinds of parts that were not understood
-    thought: str = ""
-    made: str = ""  # structured calls, or an answer that was handed in, as text
-    handed: str = ""  # an answer that was handed in beside other calls
-    hushed: frozenset[str] = frozenset()  # calls whose results are left out
-
-    @property
-    def text(self) -> str:
-        thought, said = self.thought, self.said
-        if (
-            thought and self.made and not TAGLIKE.search(said)
-        ):  # what is said beside a call is a thought, too
-            thought, said = "\n".join(filter(None, (thought, said))), ""
-        return "\n".join(filter(None, (thought and f"<think>{thought}</think>", said, self.made)))
-
-    @property
-    def written(self) -> str:
-        return f"{HEAD.format(self.role)}{self.text}{END}"
+# LangChain's types, which stand for a role
+_TYPES = frozenset(("human", "ai", "aimessagechunk", "system", "tool", "function"))
+# Tools that hand in the answer and do nothing else
+_HANDING = frozenset(("final_answer", "submit_answer", "submit_final_answer", "submit", "finish"))
+_CALLING = frozenset(("function_call", "tool_call"))  # roles of messages that are calls alone
+_ANSWER_FIELDS = ("answer", "final_answer", "result", "response", "text")
+_SENDERS = frozenset(("system", "user", "human", "assistant", "ai", "bot", "agent", "gpt", "tool"))
+_CONTENTS = frozenset(("content", "value", "text", "message"))
 
 
 def is_chat(value: Any) -> bool:
     """Whether this is a list of messages."""
-    return (
-        isinstance(value, list | tuple)
-        and bool(value)
-        and all(_role(item) is not None for item in value)
-    )
+    if not isinstance(value, list | tuple) or not value:
+        return False
+    return all(_role(message) is not None for message in value)
 
 
-def read(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """The messages in one form, with thoughts, structured calls and handed-in answers as blocks of text.
+def lifted(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The message with the calls that LangChain keeps in `additional_kwargs` as its `tool_calls`."""
+    calls = mapping(message, "additional_kwargs").get("tool_calls")
+    return {**message, "tool_calls": calls} if calls and not message.get("tool_calls") else message
 
-    Consecutive messages of the agent are one turn, and tool messages stand in the order of the calls whose ids they
-    name, an empty one for a call that was never answered. Raises `DataError` for what is not a mapping with a role.
+
+def hands_in(tool: Any) -> bool:
+    """Whether this is the name of a tool that hands in the answer, in any case."""
+    return isinstance(tool, str) and tool.casefold() in _HANDING
+
+
+def handing(answer: str) -> dict[str, Any]:
+    """A message in which the agent hands in this answer by a call, so that nothing in the answer is
+    read as markup.
     """
-    found: list[Message] = []
-    hushed: frozenset[str] = frozenset()
-    waiting = ""  # an answer, to be given when the results of the calls beside it have come
+    call = {"name": "final_answer", "arguments": {"answer": answer}}
+    return {"role": "assistant", "tool_calls": [call]}
+
+
+def read(messages: Sequence[Mapping[str, Any]], users_respond: bool = True) -> list[Message]:
+    """Read messages into the one form.
+
+    Consecutive messages of the agent become one turn. Each result stands after the turn whose call
+    it answers, and says which call that is. A result of a call that handed in the answer is left
+    out.
+
+    Args:
+        users_respond: in a chat without tools' messages, a user's message right after a call in the
+            agent's words is the call's result.
+
+    Raises:
+        DataError: for a message that is not a mapping with a role.
+    """
+    chat: list[Message] = []
+    question = ""
+    returned = ReturnedPages()  # what tools returned since the question
     for number, message in enumerate(messages):
         role = _role(message)
         if role is None:
             raise DataError(f"message {number} is not a mapping with a role: {str(message)[:80]!r}")
-        for one in _split(role, _parts(role, message)):
-            if one.role != "tool":
-                found += [Message("assistant", waiting)] if waiting else []
-                waiting, hushed = one.handed, one.hushed if one.role == "assistant" else hushed
-            elif (one.ids or ("",))[0] in hushed:
-                continue  # the response to a handed-in answer is no evidence
-            found.append(one)
-    found += [Message("assistant", waiting)] if waiting else []
-    return _in_order(list(_joined(found)))
+        pieces = _split(role, _parts(role, message))
+        if role == "user":
+            question, returned = pieces[-1].content, ReturnedPages()
+        elif role == "assistant":
+            for search in searched_beside(message, question, number, returned):
+                chat += _split(search["role"], _parts(search["role"], search))
+        chat += pieces
+        for piece in pieces:
+            if piece.role == "tool":
+                returned.add(piece.content)
+    turns = _joined(_with_calls_in_words(chat, users_respond))
+    return list(_joined(paired(turns)))  # results that moved may leave two messages side by side
 
 
-def _joined(chat: Sequence[Message]) -> Iterator[Message]:
+def _with_calls_in_words(chat: Sequence[Message], users_respond: bool) -> Iterator[Message]:
+    """The chat with the calls that a server left in the agent's words as its `calls`."""
+    users_respond = users_respond and all(message.role != "tool" for message in chat)
+    has_called = False  # whether the message before holds such a call
+    for number, message in enumerate(chat):
+        if message.role == "tool":
+            yield _without_id_line(message)
+        elif message.role == "assistant" and not message.calls:
+            follower = chat[number + 1].role if number + 1 < len(chat) else ""
+            answered = follower == "tool" or (follower == "user" and users_respond)
+            messages = _with_calls(message, answered)
+            yield from messages
+            has_called = any(message.calls for message in messages)
+            continue
+        elif has_called and message.role == "user" and users_respond:
+            yield message._replace(role="tool")
+        else:
+            yield message
+        has_called = False
+
+
+def _without_id_line(message: Message) -> Message:
+    """A tool's message whose first line names its call, without that line."""
+    identity, content = call_markup.split_return_line(message.content)
+    return message._replace(content=content, id=identity) if identity else message
+
+
+def _with_calls(message: Message, answered: bool) -> list[Message]:
+    """The agent's message with the calls in its words as `calls`, as one message or several.
+
+    `answered`: a result follows.
+    """
+    channels = chat_templates.channels(message.content)
+    if channels is not None:
+        return [piece for channel in channels for piece in _of_channel(channel)]
+    parts = call_markup.split_calls(message.content, answered)
+    in_thought = parts is None and not message.content.strip()
+    if in_thought:
+        parts = call_markup.split_calls(message.thought, answered, thought=True)
+    if parts is None:
+        return [message]
+    words = "\n".join(part.value for part in parts if part.kind == "text")
+    calls = tuple(_structured(part.value) for part in parts if part.kind == "call")
+    if in_thought:
+        return [message._replace(thought=words, calls=calls)]
+    return [message._replace(content=words, calls=calls)]
+
+
+def _of_channel(message: Mapping[str, Any]) -> list[Message]:
+    """A message that stood in one of the agent's; a tool's there is an invention."""
+    if message["role"] != "assistant":
+        why = "the agent wrote a tool's message itself: it is no evidence"
+        return [Message("assistant", problems=(Problem("response_forged", why),))]
+    return _split("assistant", _parts("assistant", message))
+
+
+def _joined(chat: Iterable[Message]) -> Iterator[Message]:
     """The chat with consecutive messages of the agent as one."""
     for role, group in groupby(chat, key=lambda message: message.role):
-        own = list(group)
-        if role != "assistant" or len(own) == 1:
-            yield from own
+        messages = list(group)
+        if role != "assistant" or len(messages) == 1:
+            yield from messages
             continue
-        said, thought, made = (
-            "\n".join(filter(None, (getattr(one, name) for one in own)))
-            for name in ("said", "thought", "made")
+        contents: list[str] = []
+        citations: list[Citation] = []
+        offset = 0
+        for message in messages:
+            if message.content:
+                contents.append(message.content)
+                citations += moved(message.citations, offset)
+                offset += len(message.content) + 1
+        yield Message(
+            role,
+            content="\n".join(contents),
+            citations=tuple(citations),
+            thought="\n".join(filter(None, (message.thought for message in messages))),
+            calls=tuple(call for message in messages for call in message.calls),
+            unread=tuple(kind for message in messages for kind in message.unread),
+            problems=tuple(problem for message in messages for problem in message.problems),
         )
-        ids, unread = (
-            tuple(item for one in own for item in getattr(one, name)) for name in ("ids", "unread")
-        )
-        yield Message(role, said, ids, unread, thought, made)
-
-
-def _in_order(chat: Sequence[Message]) -> list[Message]:
-    found: list[Message] = []
-    at = 0
-    while at < len(chat):
-        asked = chat[at].ids if chat[at].role == "assistant" else ()
-        end = next((k for k in range(at + 1, len(chat)) if chat[k].role != "tool"), len(chat))
-        tools = chat[at + 1 : end]
-        named = {message.ids[0]: message for message in tools if message.ids}
-        known = len(named) == len(tools) and named.keys() <= set(asked)
-        # Calls at the very end may still be running: nothing is missing there.
-        if len(asked) > 1 and known and (tools or end < len(chat)):
-            tools = [named.get(name, Message("tool")) for name in asked]
-        found += [chat[at], *tools]
-        at = end
-    return found
 
 
 def _role(message: Any) -> str | None:
-    """Who speaks: system, user, assistant, tool or a role of another name; `None` for other values."""
+    """Who speaks: "system", "user", "assistant", "tool", or a role of another name. `None`: this is
+    not a message.
+    """
     if not isinstance(message, Mapping):
         return None
     role = message.get("role", message.get("from"))
+    if role is None and not _CONTENTS.isdisjoint(message):
+        role = _sender(message)
     kind = message.get("type")
-    if role is None and "content" in message and isinstance(kind, str) and kind in _TYPES:
-        role = kind
-    return _ROLES.get(role, role) if isinstance(role, str) else None
+    if role is None and "content" in message and isinstance(kind, str):
+        role = kind if kind.casefold() in _TYPES else None
+    if not isinstance(role, str):
+        return None
+    return _ROLES.get(role.casefold(), role.casefold())
+
+
+def _sender(message: Mapping[str, Any]) -> str | None:
+    """Who speaks in a message that names its sender and no role."""
+    if isinstance(message.get("isCreatedByUser"), bool):  # LibreChat's
+        return "user" if message["isCreatedByUser"] else "assistant"
+    for name in ("sender", "speaker", "author"):
+        sender = message.get(name)
+        if isinstance(sender, str) and sender.casefold() in _SENDERS:
+            return sender
+    return None
 
 
 def _parts(role: str, message: Mapping[str, Any]) -> list[Part]:
     """What the message holds, in its content and beside it."""
     content = message.get("content", message.get("value", message.get("parts")))
+    if content is None and "role" not in message:
+        content = message.get("text", message.get("message"))
     if role not in ("system", "user", "assistant"):
-        within = list(parts(content)) if isinstance(content, list | tuple) else []
-        if any(part.kind == "result" for part in within):
-            return within
-        return list(
-            result({**message, "content": content, "id": None})
-        )  # its id is the message's own
+        inner = list(parts(content)) if isinstance(content, list | tuple) else []
+        if any(part.kind == "result" for part in inner):
+            return inner
+        # An `id` would be the message's own, and not its call's.
+        return list(result({**message, "content": content, "id": None}))
     if role != "assistant":
         return list(parts(content))
+    if _speaker(message) in _CALLING and isinstance(content, str):
+        written = _calls_in(content)
+        if written:
+            return written
     thought = first(message, ("reasoning_content", "reasoning", "thinking"))
-    beside = [Part("thought", thought)] if isinstance(thought, str) and thought else []
+    thoughts = [Part("thought", thought)] if isinstance(thought, str) and thought else []
     calls: list[Part] = []
     for name in ("tool_calls", "invalid_tool_calls", "function_call"):
-        given = message.get(name)
-        listed = given if isinstance(given, list | tuple) else [given] if given else []
-        calls += [Part("call", asked, asked["id"]) for asked in map(call, listed)]
+        calls += _call_parts(message.get(name) or [])
     # Some APIs list the same call among the content's parts and beside it.
-    known = {asked.id for asked in calls if asked.id}
-    said = [part for part in parts(content) if part.kind != "call" or part.id not in known]
-    return [*beside, *said, *calls]
+    known_ids = {part.id for part in calls if part.id}
+    inner = [part for part in parts(content) if part.kind != "call" or part.id not in known_ids]
+    return [*thoughts, *_with_sources(inner, message), *calls]
 
 
-def _split(role: str, said: Sequence[Part]) -> list[Message]:
-    """The parts up to each result as one message, and the result as another; one message at least."""
-    found: list[Message] = []
-    own: list[Part] = []
-    for part in said:
+def _call_parts(written: Any) -> list[Part]:
+    """The calls in a list of calls, or the one call."""
+    calls = written if isinstance(written, list | tuple) else [written]
+    return [Part("call", fields, fields["id"]) for fields in map(call, calls)]
+
+
+def _with_sources(content: list[Part], message: Mapping[str, Any]) -> list[Part]:
+    """The content's parts, of which the first text cites what the message lists beside it."""
+    texts = [number for number, part in enumerate(content) if part.kind == "text"]
+    text = "".join(content[number].value for number in texts)
+    sent = sent_with(text, message) + grounded(text, mapping(message, "groundingMetadata"))
+    if texts and sent:
+        first_text = content[texts[0]]
+        content[texts[0]] = first_text._replace(citations=first_text.citations + sent)
+    return content
+
+
+def _speaker(message: Mapping[str, Any]) -> str:
+    return str(message.get("role", message.get("from"))).casefold()
+
+
+def _calls_in(content: str) -> list[Part]:
+    """The calls in the JSON of a message that is nothing else: LLaMA-Factory's and ms-swift's."""
+    try:
+        written = loose_json.decode(content)
+    except DataError:
+        return []
+    calls = written if isinstance(written, list) else [written]
+    if not all(isinstance(fields, Mapping) and "name" in fields for fields in calls):
+        return []
+    return _call_parts(calls)
+
+
+def _split(role: str, parts: Sequence[Part]) -> list[Message]:
+    """The parts as messages, at least one: each result is a message of its own."""
+    chat: list[Message] = []
+    pending: list[Part] = []  # since the last result
+    unread: defaultdict[int, list[str]] = defaultdict(list)  # of results, by their places in `chat`
+    for part in parts:
         if part.kind == "result":
-            found += [_spoken(role, own)] if own else []
-            found.append(Message("tool", part.value, (part.id,) if part.id else ()))
-            own = []
-        elif part.kind == "unread" and found and not own:  # an image of that result
-            found[-1] = found[-1]._replace(unread=(*found[-1].unread, str(part.value)))
+            if pending:
+                chat.append(_message(role, pending))
+            chat.append(Message("tool", part.value, id=part.id, name=part.name))
+            pending = []
+        elif part.kind == "unread" and chat and not pending:  # an image of that result
+            unread[len(chat) - 1].append(str(part.value))
         else:
-            own.append(part)
-    return [*found, _spoken(role, own)] if own or not said else found
+            pending.append(part)
+    for place, kinds in unread.items():
+        chat[place] = chat[place]._replace(unread=tuple(kinds))
+    if pending or not parts:
+        chat.append(_message(role, pending))
+    return chat
 
 
-def _spoken(role: str, own: Sequence[Part]) -> Message:
-    text = "".join(part.value for part in own if part.kind == "text")
-    unread = tuple(str(part.value) for part in own if part.kind == "unread")
+def _message(role: str, parts: Sequence[Part]) -> Message:
+    """One message of these parts, none of which is a result."""
+    content, citations = _texts(parts)
+    unread = tuple(str(part.value) for part in parts if part.kind == "unread")
     if role != "assistant":
-        stray = tuple(part.kind for part in own if part.kind in ("call", "thought"))
-        return Message(role, text, unread=(*unread, *stray))
-    thought = "\n".join(part.value for part in own if part.kind == "thought")
-    made = [part.value for part in own if part.kind == "call"]
-    handed = {asked["id"]: answer for asked in made if (answer := _handed(asked)) is not None}
-    calls = [asked for asked in made if _handed(asked) is None]
-    answer = "\n".join(f"<answer>{one}</answer>" for one in handed.values())
-    if not calls:  # a result that names no call answers the one that handed in
-        return Message(
-            role,
-            text,
-            (),
-            unread,
-            thought,
-            answer,
-            hushed=frozenset([*handed, ""] if handed else ()),
-        )
-    ids, written = tuple(asked["id"] for asked in calls), "\n".join(map(_written, calls))
-    return Message(role, text, ids, unread, thought, written, answer, frozenset(handed) - {""})
+        stray = tuple(part.kind for part in parts if part.kind in ("call", "thought"))
+        return Message(role, content, unread=(*unread, *stray))
+    thought = "\n".join(part.value for part in parts if part.kind == "thought")
+    calls = tuple(_structured(part.value) for part in parts if part.kind == "call")
+    if not content.strip() and not calls and "</think>" in thought:
+        # A server that did not recognise the thought's end put all into the field for the thought.
+        thought, _, content = thought.partition("</think>")
+    return Message(
+        role=role,
+        content=content,
+        thought=thought,
+        calls=calls,
+        citations=citations,
+        unread=unread,
+    )
 
 
-def _handed(asked: Mapping[str, Any]) -> str | None:
-    """The answer that this call hands in; `None` for any other call."""
-    given = asked["arguments"]
-    if asked["name"] not in ANSWERING or not given:
-        return None
-    if isinstance(given, str):
-        try:
-            given = json.loads(given)
-        except (ValueError, RecursionError):
-            return str(given)
-    if isinstance(given, Mapping):
-        alone = next(iter(given.values()), None) if len(given) < 2 else given
-        said = first(given, ("answer", "final_answer", "result", "response", "text"))
-        given = alone if said is None else said
-    return given if given is None or isinstance(given, str) else as_json(given)
+def _texts(parts: Sequence[Part]) -> tuple[str, tuple[Citation, ...]]:
+    """The texts among these parts as one text, and what that cites."""
+    texts: list[str] = []
+    citations: list[Citation] = []
+    offset = 0
+    for part in parts:
+        if part.kind == "text":
+            texts.append(part.value)
+            citations += moved(part.citations, offset)
+            offset += len(part.value)
+    return "".join(texts), tuple(citations)
 
 
-def _written(asked: Mapping[str, Any]) -> str:
-    """A structured call between tags; arguments that are not JSON stay as they are, and become an issue there."""
-    arguments = asked["arguments"]
-    if not isinstance(arguments, str):
-        arguments = as_json({} if arguments is None else arguments)
-    written = f'{{"name": {as_json(asked["name"])}, "arguments": {arguments.strip() or "{}"}}}'
+def _structured(fields: Mapping[str, Any]) -> Call:
+    """The call with the fields of `blocks.call`, and the text that it becomes.
+
+    Arguments that are no JSON object become a JSON string: that is no call in any dialect, and so
+    an issue there, and nothing in them can be read as another part of the call.
+    """
+    name, arguments, brackets = str(fields["name"] or ""), fields["arguments"], ""
+    if isinstance(arguments, str):
+        arguments, brackets = _decoded(arguments)
+    written = as_json({"name": name, "arguments": {} if arguments is None else arguments})
     # Text in the arguments that looks like a tag must not end the call.
-    return "<tool_call>\n" + TAGLIKE.sub(r"\\u003c", written) + "\n</tool_call>"
+    written = TAGLIKE.sub(r"\\u003c", f"{written}{brackets}")
+    return Call(
+        id=fields["id"],
+        name=name,
+        written=f"<tool_call>\n{written}\n</tool_call>",
+        answer=_handed(name, arguments),
+    )
+
+
+def _decoded(arguments: str) -> tuple[Any, str]:
+    """The object in a call's JSON, and superfluous closing brackets after it. `None` for nothing;
+    of anything else the text itself.
+    """
+    text = arguments.strip()
+    if not text:
+        return None, ""
+    try:
+        value, end = loose_json.decode_start(text)
+    except DataError:
+        return arguments, ""
+    brackets = text[end:]
+    if value is None and not brackets:
+        return None, ""
+    if not isinstance(value, dict) or brackets.strip("]} \n"):
+        return arguments, ""
+    return value, brackets
+
+
+def _handed(name: str, arguments: Any) -> str | None:
+    """The answer that this call hands in; `None` for any other call."""
+    if not hands_in(name) or not arguments:
+        return None
+    answer = arguments
+    if isinstance(answer, str):
+        with suppress(DataError):
+            answer = loose_json.decode(answer)
+    if isinstance(answer, Mapping):
+        fields = answer
+        answer = first(fields, _ANSWER_FIELDS)
+        if answer is None:  # the only field, or all of them
+            answer = next(iter(fields.values()), None) if len(fields) < 2 else fields
+    return answer if answer is None or isinstance(answer, str) else as_json(answer)

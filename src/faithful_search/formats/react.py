@@ -1,52 +1,181 @@
-"""ReAct as text: lines that begin with `Thought:`, `Action:`, `Action Input:`, `Observation:`, `Final Answer:`."""
+"""ReAct as text: lines that begin with `Thought:`, `Action:`, `Action Input:`, `Observation:`,
+`Final Answer:`.
+"""
 
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from .base import Chat, Format, Messages
+from .base import Chat, Format, Messages, mappings
+from .chat import Problem
+from .messages import handing
 
 _MARK = re.compile(
-    r"^(Question|Thought|Action Input|Action|Observation|Final Answer|Answer)(?: ?[0-9]{1,4})?:[ \t]*",
+    r"^(Question|Thought|Action Input|Action|Observation|Final Answer|Answer)(?: ?[0-9]{1,4})?:[ "
+    r"\t]*",
     re.MULTILINE,
 )
 # `Search[words]` and `search(words)`.
-_BRACKETS = re.compile(r"\s*([A-Za-z_][\w.-]{0,60})\s*[\[(](.*)[\])]\s*\Z", re.DOTALL)
+_BRACKETS = re.compile(r"\A([A-Za-z_][\w.-]{0,60}+)\s*+[\[(](.*)[\])]\.?\Z", re.DOTALL)
+
+
+# How an instruction stands in a prompt of the Alpaca form. One that is not closed matches up to the
+# text's end, so that nothing is looked at twice, and counts for none (`_instruction`).
+_INSTRUCTION = re.compile(r"###[ ]Instruction:(.*?)(###[ ](?:Input|Response):|\Z)", re.DOTALL)
+_SPEAKERS = ("system", "user", "assistant")
+_OBSERVED = re.compile(r"\AObservation\b(?: ?[0-9]{1,4})?:?[ \t]*")
+# What the environment says when an episode ends, as an observation.
+_ENDED = re.compile(r"Episode finished\b[^\n]*")
+
+
+class _Part(NamedTuple):
+    """What stands behind one of the marks."""
+
+    name: str
+    text: str
 
 
 def read(value: Any) -> Chat | None:
-    """A transcript with an action, or with a thought and a final answer."""
-    if not isinstance(value, str) or "Thought" not in value:
-        return None
-    _, *pieces = _MARK.split(value)
-    said_by = [(name, said.strip()) for name, said in zip(pieces[::2], pieces[1::2], strict=True)]
-    asked = [place for place, (name, _) in enumerate(said_by) if name == "Question"]
-    found = said_by[asked[-1] :] if asked else said_by
-    names = {name for name, _ in found}
-    if "Thought" not in names or not names & {"Action", "Final Answer"}:
-        return None
-    question = found[0][1] if asked else None
-    messages: Messages = [{"role": "user", "content": question or ""}]
-    for (name, said), (behind, given) in zip(found, [*found[1:], ("", "")], strict=True):
-        if name == "Thought":
-            messages.append({"role": "assistant", "reasoning_content": said})
-        elif name == "Action":
-            messages.append(_action(said, given if behind == "Action Input" else None))
-        elif name == "Observation":
-            messages.append({"role": "tool", "content": said})
-        elif name in ("Final Answer", "Answer"):
-            messages.append({"role": "assistant", "content": f"<answer>{said}</answer>"})
-    return Chat(messages, question, left_out={"questions before the last": len(asked[1:])})
+    """A transcript with a thought and an action or a final answer; or a chat whose agent writes so
+    and whose user gives the observations.
+    """
+    if isinstance(value, list | tuple):
+        return _of_chat(mappings(value, pure=True))
+    return _of_text(value) if isinstance(value, str) and "Thought" in value else None
 
 
-def _action(said: str, given: str | None) -> dict[str, Any]:
-    brackets = _BRACKETS.match(said) if given is None else None
-    name, words = brackets.groups() if brackets else (said, given or "")
+def _of_text(text: str) -> Chat | None:
+    """A transcript: nothing shows who wrote what in it."""
+    before, parts = _split(text)
+    questions = [place for place, part in enumerate(parts) if part.name == "Question"]
+    episode = parts[questions[-1] + 1 :] if questions else parts
+    if not _acts(episode):
+        return None
+    question = parts[questions[-1]].text if questions else _instruction(before)
+    left_out = {"questions before the last": max(len(questions) - 1, 0)}
+    messages = [{"role": "user", "content": question or ""}, *_messages(episode)]
+    return Chat(messages, question, left_out=left_out, of_text=True)
+
+
+def _of_chat(messages: list[Mapping[str, Any]]) -> Chat | None:
+    """A chat: observations are what the user says. One that the agent writes itself is left out and
+    reported. Prompts of the system are no part of the episode.
+    """
+    turns = [(message.get("role"), message.get("content")) for message in messages]
+    roles = [role for role, _ in turns]
+    if "user" not in roles or not all(role in _SPEAKERS for role in roles):
+        return None
+    if not all(isinstance(content, str) for _, content in turns):
+        return None
+    first = roles.index("user")
+    later = [(role, str(content)) for role, content in turns[first + 1 :]]
+    observed = [content for role, content in later if role == "user"]
+    if not observed or not all(map(_OBSERVED.match, observed)):
+        return None
+    episode: list[_Part] = []
+    forged = 0
+    for role, content in later:
+        if role == "user":
+            observation = _OBSERVED.sub("", content).strip()
+            episode.append(_Part("Observation", observation))
+        elif role == "assistant":
+            parts = _agents_parts(content)
+            without_observations = [part for part in parts if part.name != "Observation"]
+            forged += len(parts) - len(without_observations)
+            episode += without_observations
+    if not _acts(episode):
+        return None
+    why = "the agent wrote an observation itself: it is no evidence"
+    problems = (Problem("response_forged", why),) if forged else ()
+    question, earlier = _asked(str(turns[first][1]))
+    return Chat(
+        [{"role": "user", "content": question}, *_messages(episode)],
+        question,
+        left_out={"questions before the last": earlier},
+        problems=problems,
+    )
+
+
+def _split(text: str) -> tuple[str, list[_Part]]:
+    """What stands before the first mark, and the parts. `Answer:` in an observation is a line of
+    it: an agent thinks before it answers.
+    """
+    before, *pieces = _MARK.split(text)
+    parts: list[_Part] = []
+    for name, piece in zip(pieces[::2], pieces[1::2], strict=True):
+        if name == "Answer" and parts and parts[-1].name == "Observation":
+            observation = parts.pop().text
+            parts.append(_Part("Observation", f"{observation}\nAnswer: {piece.strip()}"))
+        else:
+            parts.append(_Part(name, piece.strip()))
+    return before, parts
+
+
+def _agents_parts(content: str) -> list[_Part]:
+    """The parts of an agent's message. Words without a mark are a thought, and so is what it marks
+    as a question: the episode's is the user's.
+    """
+    before, parts = _split(content)
+    thought = [_Part("Thought", before.strip())] if before.strip() else []
+    for part in parts:
+        thought.append(part._replace(name="Thought") if part.name == "Question" else part)
+    return thought
+
+
+def _asked(prompt: str) -> tuple[str, int]:
+    """What a prompt asks, and how many questions stand before that one: examples, mostly. It is
+    what is marked as the last question, or else what stands before the first mark.
+    """
+    before, parts = _split(prompt)
+    questions = [part.text for part in parts if part.name == "Question"]
+    return (questions[-1], len(questions) - 1) if questions else (before.strip(), 0)
+
+
+def _acts(episode: list[_Part]) -> bool:
+    """Whether this is ReAct at all. A line with `Answer:` alone is too common to tell."""
+    names = {part.name for part in episode}
+    return "Thought" in names and bool(names & {"Action", "Final Answer"})
+
+
+def _messages(episode: list[_Part]) -> Messages:
+    """The parts as messages, without what the environment says of the episode's end."""
+    messages: Messages = []
+    for part, follower in zip(episode, [*episode[1:], _Part("", "")], strict=True):
+        if part.name == "Thought":
+            messages.append({"role": "assistant", "reasoning_content": part.text})
+        elif part.name == "Action":
+            arguments = follower.text if follower.name == "Action Input" else None
+            messages.append(action_of(part.text, arguments))
+        elif part.name == "Observation" and not _ENDED.fullmatch(part.text):
+            messages.append({"role": "tool", "content": part.text})
+        elif part.name in ("Final Answer", "Answer"):
+            messages.append(handing(part.text))
+    return messages
+
+
+def _instruction(prompt: str) -> str | None:
+    instruction = _INSTRUCTION.search(prompt)
+    return instruction[1].strip() if instruction and instruction[2] else None
+
+
+def action_of(action: str, arguments: str | None = None) -> dict[str, Any]:
+    """The message of an agent that acts, or hands in its answer (`finish[…]`).
+
+    Args:
+        action: a tool's name, or `name[words]` where the arguments do not stand apart.
+        arguments: the arguments, where they stand apart.
+    """
+    name, words = action, arguments or ""
+    if arguments is None:
+        brackets = _BRACKETS.match(action)
+        if brackets:
+            name, words = brackets.groups()
     is_json = words.lstrip().startswith("{")
     words = words if is_json else words.strip().strip("\"'")
     if name.lower() == "finish":
-        return {"role": "assistant", "content": f"<answer>{words}</answer>"}
-    arguments: Any = words if is_json else {"query": words}
-    return {"role": "assistant", "tool_calls": [{"name": name, "arguments": arguments}]}
+        return handing(words)
+    call = {"name": name, "arguments": words if is_json else {"query": words}}
+    return {"role": "assistant", "tool_calls": [call]}
 
 
 FORMAT = Format("ReAct text", read)

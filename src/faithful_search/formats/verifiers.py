@@ -7,7 +7,9 @@ from .blocks import first
 
 
 def read(value: Any) -> Chat | None:
-    """One line of a `traces.jsonl`: the messages on the way to the last node; other branches are left out."""
+    """One line of a `traces.jsonl`: the messages on the way to the last node; other branches are
+    left out.
+    """
     nodes = mappings(value, "nodes")
     if not nodes or not all("message" in node for node in nodes):
         return None

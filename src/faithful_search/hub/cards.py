@@ -12,37 +12,40 @@ from typing import Any
 
 from ..bundled import bundled_json
 from ..errors import ConfigError, DataError
+from ..escape import as_code, as_literal, as_markdown
 from ..measure import provenance
 from ..measure.evaluation import Evaluation, Record
+from ..measure.metrics import TITLES, asks
 from ..measure.report import table
 from ..measure.stats import Estimate
 from ..measure.writing import card_of, filled, write_whole
 from ..rollout.arguments import EnvironmentArguments
-from ..text import printable
 from ..wire.redact import redact
 from .models import adapter_config, is_hub_id, license_of
 
-RESULT_NAMES: dict[str, str] = bundled_json("result_names.json")
-"""Rows of an evaluation that go into the card's front matter, with what they are called there."""
-_TERMS: dict[str, str] = bundled_json(
-    "label_terms.json"
-)  # by the source that `labelled.load` gives a row
+_TERMS: dict[str, str] = bundled_json("label_terms.json")
+"""The terms of labelled data, by the source that `labelled.load` gives a row."""
 _ADAPTER_TAGS = ("lora", "peft")
 _WORLD_QUESTION = "Which city is the capital of the country that Mount Olympus is in?"
-_OF_THE_MACHINE = ("tool_", "cassette", "generation_", "contact")
-"""How the names of settings begin that say nothing of what a policy sees."""
+_MACHINE_SETTINGS = ("tool_", "cassette", "generation_", "contact")
+"""Prefixes of settings that do not change what a policy sees."""
 
 
 def command_line(recipe: str, argv: Sequence[str]) -> str:
-    """How a recipe was called, to be pasted into a shell, without the secrets among its flags.
+    """The command that called a recipe, for a shell, without the secrets among its flags.
+
+    `recipe` is the path of a script for Accelerate, or a subcommand of `faithful-search`.
 
     Example:
         >>> command_line("recipes/pou.py", ["--seed", "1", "--hub_token", "x"])
         'accelerate launch recipes/pou.py --seed 1 --hub_token [secret]'
+        >>> command_line("faithful-search train pou", ["--seed", "1"])
+        'faithful-search train pou --seed 1'
     """
-    words = redact(
-        ["accelerate", "launch", recipe, *argv]
-    )  # before quoting, which would hide one with a quote in it
+    is_command = recipe.startswith("faithful-search ")
+    program = recipe.split() if is_command else ["accelerate", "launch", recipe]
+    # Redacted before it is quoted, since a quoted secret is not recognised
+    words = redact([*program, *argv])
     return str(redact(shlex.join(words)))
 
 
@@ -54,22 +57,32 @@ def judge_card(
     agreement: Any,
     argv: Sequence[str],
     config: Mapping[str, Any],
+    recipe: str = "recipes/reward_model.py",
     pairs: Sequence[str] = (),
     license: str | None = None,
 ) -> Path:
-    """Write `README.md`, a distilled judge's model card: what it was taught, and how far it agrees with labels.
+    """Write `README.md`, the model card of a distilled judge: what it was trained on, and how far
+    it agrees with labels.
 
-    `file` is the judge's `JudgeFile`, `base_model` what training started from, `agreement` the held-out measurement
-    (`measure.agreement.Agreement`) or `None`. `argv` are the flags of `recipes/reward_model.py`, `pairs` the files and
-    folders of pairs that it was trained on; `license` is left out where it is not known.
+    Args:
+        folder: the judge's.
+        file: its `JudgeFile`.
+        base_model: what training started from.
+        agreement: the held-out measurement (`measure.agreement.Agreement`), `None` for none.
+        argv: the flags of `recipe`.
+        config: the settings of training.
+        pairs: files and folders of the pairs that it was trained on.
+        license: `None` where it is not known.
     """
     from huggingface_hub import ModelCardData
 
     terms = {source: _TERMS.get(source, "terms not known") for source in file.trained_on}
     for place in pairs:
-        if (made := provenance.read(Path(place))) is not None:
+        labels = provenance.read(Path(place))
+        if labels is not None:
             terms[place] = (
-                f"{made.pairs} pairs labelled by {made.judge}; licence: {made.license or 'not stated'}"
+                f"{labels.pairs} pairs labelled by {labels.judge}; licence: "
+                f"{labels.license or 'not stated'}"
             )
     data = ModelCardData(
         base_model=base_model if is_hub_id(base_model) else None,
@@ -87,35 +100,35 @@ def judge_card(
         file=file,
         base=base_model,
         sources=terms,
-        command=command_line("recipes/reward_model.py", argv),
+        command=command_line(recipe, argv),
         config=config,
-        # shown between fences, which nothing in a table may close
-        agreement="Not measured."
-        if agreement is None
-        else printable(agreement.table()).replace("```", "'''"),
+        agreement="Not measured." if agreement is None else agreement.table(),
         license=license,
     )
     return write_whole(folder / "README.md", card)
 
 
 def model_card(record: Record, recipe: str, argv: Sequence[str], plots: Sequence[str] = ()) -> Path:
-    """Write `README.md`, a run's model card, into its folder. Where an adapter lies there, it is one of an adapter.
+    """Write `README.md`, the model card of a training run, into its folder. If the folder holds an
+    adapter, the card is an adapter's.
 
-    `argv` are the flags that the recipe was called with, `plots` files in the folder that the card shows. The licence
-    is the base model's (`license_of`).
+    `argv` are the flags that the recipe was called with; `plots` are files in the folder that the
+    card shows. The licence is the base model's (`license_of`).
     """
     from huggingface_hub import EvalResult, ModelCardData
 
-    folder, config = Path(record.folder), record.settings
-    name, title = record.folder, folder.absolute().name
+    folder = Path(record.folder)
+    config = record.settings
+    name = record.folder
+    title = folder.absolute().name
     in_world = "world" in (config.get("corpus", "world"), config.get("triples", "world"))
-    question = (
-        _WORLD_QUESTION if in_world else "Your question?"
-    )  # the world's would find nothing elsewhere
+    # Tools that search elsewhere find nothing about the bundled world
+    question = _WORLD_QUESTION if in_world else "Your question?"
     adapter = adapter_config(folder)
     base = str(adapter.get("base_model_name_or_path")) if adapter else record.model
     license = license_of(base)
-    evaluated = [own for own in (record.before, record.after) if own is not None]
+    last = record.after or record.before
+    estimates = last.rows if last else {}
     results = [
         EvalResult(
             task_type="question-answering",
@@ -123,35 +136,29 @@ def model_card(record: Record, recipe: str, argv: Sequence[str], plots: Sequence
             dataset_type=record.questions,
             dataset_name=record.questions,
             metric_type=metric,
-            metric_name=RESULT_NAMES[metric],
+            metric_name=TITLES[metric],
             metric_value=row["value"],
             metric_args={"n": row["n"], "ci95": [row["low"], row["high"]]},
         )
-        for metric, row in _named(evaluated[-1].rows if evaluated else {}).items()
+        for metric, row in _published(estimates).items()
     ]
+    tags = ["faithful-search", "search-agent", "tool-use"]
+    if adapter:
+        tags += _ADAPTER_TAGS
     data = ModelCardData(
         base_model=base if is_hub_id(base) else None,
         library_name="peft" if adapter else "transformers",
         pipeline_tag="text-generation",
         license=license,
-        tags=sorted(
-            {"faithful-search", "search-agent", "tool-use", *(_ADAPTER_TAGS if adapter else ())}
-        ),
+        tags=sorted(tags),
         model_name=title if results else None,
         eval_results=results or None,
     )
-    # Without these flags `ask` would search elsewhere than in training
-    flags = {
-        "corpus": config.get("corpus"),
-        "triples": config.get("triples"),
-        "top-k": config.get("search_top_k"),
-    }
-    given = {
-        flag: shlex.quote(str(value))
-        for flag, value in flags.items()
-        if value not in (None, "world")
-    }
-    columns = ("before", "after") if len(evaluated) == 2 else ("value", "")
+    measured = None
+    if record.before and record.after:
+        measured = table(record.before, record.after, ("before", "after"))
+    elif last:
+        measured = table(last, None, ("value", ""))
     card = card_of(
         __package__,
         "policy_card.md.j2",
@@ -162,27 +169,34 @@ def model_card(record: Record, recipe: str, argv: Sequence[str], plots: Sequence
         dialect=record.dialect,
         adapter=_adapter_note(adapter, name) if adapter else "",
         tools=record.tools,
-        question=question.replace('"', "'"),  # it stands in quotes of the shell
-        name=shlex.quote(name),
-        asked="".join(f" --{flag} {value}" for flag, value in given.items()),
+        usage=f"pip install 'faithful-search[train]'\n{_ask_command(name, config, question)}",
         snippet=usage(name, record.dialect, config, question),
         command=command_line(recipe, argv),
         config=config,
         plots=list(map(Path, plots)),
         dataset=record.questions,
-        table=table(evaluated[0], evaluated[1] if len(evaluated) == 2 else None, columns)
-        if evaluated
-        else None,
-        made_by=evaluated[-1].made_by if evaluated else {},
+        table=measured,
+        asked={metric: asks(metric) for metric in estimates if asks(metric)},
         license=license,
     )
     return write_whole(folder / "README.md", card)
 
 
-def merged_card(adapter: str | Path, out: str | Path) -> Path:
-    """Write the card of the merged model in the folder `out`: its adapter's, changed where it differs.
+def _ask_command(name: str, config: Mapping[str, Any], question: str) -> str:
+    """The command that asks the policy, with the tools that it was trained with."""
+    command = f"faithful-search ask {shlex.quote(question)} --model {shlex.quote(name)}"
+    for setting in ("corpus", "triples", "search_top_k"):
+        value = config.get(setting)
+        if value not in (None, "world"):
+            command += f" --{setting.replace('_', '-')} {shlex.quote(str(value))}"
+    return command
 
-    Raises `ConfigError` when there is no adapter in the folder.
+
+def merged_card(adapter: str | Path, out: str | Path) -> Path:
+    """Write the card of the merged model in the folder `out`: the adapter's card, with what differs
+    replaced.
+
+    Raises `ConfigError` when there is no adapter in the folder `adapter`.
     """
     from huggingface_hub import ModelCard
 
@@ -190,54 +204,60 @@ def merged_card(adapter: str | Path, out: str | Path) -> Path:
     config = adapter_config(adapter)
     if config is None:
         raise ConfigError(f"there is no PEFT adapter in {adapter}")
-    base, own = str(config.get("base_model_name_or_path")), _adapter_note(config, str(adapter))
-    merged = f"The weights are full ones: those of `{base}`, with the adapter\n`{adapter}` merged into them."
-    card: Any = (
-        ModelCard.load(adapter / "README.md") if (adapter / "README.md").exists() else ModelCard("")
+    base = str(config.get("base_model_name_or_path"))
+    adapter_note = _adapter_note(config, str(adapter))
+    merged_note = (
+        f"The weights are full ones: those of {as_code(base)}, with the adapter\n"
+        f"{as_code(str(adapter))} merged into them."
     )
-    # Only a card of ours has our paragraph; any other would say something wrong of the merged model
-    text = (
-        card.text.replace(own, merged)
-        if own in card.text
-        else f"# {out.name}\n\nA search agent. {merged}\n"
-    )
-    card.text = text.replace(json.dumps(str(adapter)), json.dumps(str(out)))
+    card: Any = ModelCard("")
+    if (adapter / "README.md").exists():
+        card = ModelCard.load(adapter / "README.md")
+    # A card without our paragraph is somebody else's and says nothing of the merged model
+    text = f"# {as_markdown(out.name)}\n\nA search agent. {merged_note}\n"
+    if adapter_note in card.text:
+        text = card.text.replace(adapter_note, merged_note)
+    card.text = text.replace(as_literal(str(adapter)), as_literal(str(out)))
     card.data.library_name = "transformers"  # no longer peft
-    card.data.tags = [
-        tag for tag in card.data.tags or ["faithful-search"] if tag not in _ADAPTER_TAGS
-    ]
+    tags = card.data.tags or ["faithful-search"]
+    card.data.tags = [tag for tag in tags if tag not in _ADAPTER_TAGS]
     card.data.base_model = base if is_hub_id(base) else None
     ModelCard(redact(str(card))).save(out / "README.md")  # somebody else's card may hold a secret
     return out / "README.md"
 
 
 def _adapter_note(config: Mapping[str, Any], name: str) -> str:
-    kind = (
-        "DoRA"
-        if config.get("use_dora")
-        else str(config.get("peft_type") or "LoRA").replace("LORA", "LoRA")
-    )
+    """The paragraph of a card that says what the adapter is. `merged_card` replaces it."""
+    kind = str(config.get("peft_type") or "LoRA").replace("LORA", "LoRA")
+    if config.get("use_dora"):
+        kind = "DoRA"
+    base = str(config.get("base_model_name_or_path"))
     return (
-        f"The weights are those of a {kind} adapter of rank {config.get('r')}; the model below them, "
-        f"`{config.get('base_model_name_or_path')}`, is\nloaded with it. This writes a full model that needs no PEFT: "
-        f"`faithful-search merge {name} OUT`."
+        f"The weights are those of a {as_markdown(kind)} adapter of rank "
+        f"{as_markdown(str(config.get('r')))}; the model below them, {as_code(base)}, is\n"
+        "loaded with it. This writes a full model that needs no PEFT: "
+        f"{as_code(f'faithful-search merge {name} OUT')}."
     )
 
 
 def eval_results(folder: Path, benchmark: str) -> dict[str, bytes]:
-    """The rows of the last evaluation in a folder's `metrics.json` as a file of `.eval_results`, by its path there.
+    """The file of `.eval_results` with the last evaluation in a folder's `metrics.json`, by its
+    path in the repository.
 
-    The Hub shows results on datasets that it knows as benchmarks, here `benchmark`; each row is a task of that name.
-    Raises `ConfigError` when there is no evaluation in it.
+    The Hub shows results on datasets that it knows as benchmarks, here `benchmark`; each result is
+    a task of its name. Raises `ConfigError` when `metrics.json` holds no evaluation.
     """
     import yaml
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 
     path = folder / "metrics.json"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        evaluated = [one for one in found.values() if isinstance(one, dict) and "rows" in one]
-        rows = _named(Evaluation.from_dict(found.get("after") or evaluated[-1]).rows)
+        metrics = json.loads(path.read_text(encoding="utf-8"))
+        evaluated = [
+            value for value in metrics.values() if isinstance(value, dict) and "rows" in value
+        ]
+        last = metrics.get("after") or evaluated[-1]
+        rows = _published(Evaluation.from_dict(last).rows)
     except (OSError, ValueError, IndexError, DataError) as error:
         raise ConfigError(f"{path} holds no evaluation to write results from: {error}") from error
     entries = []
@@ -250,38 +270,38 @@ def eval_results(folder: Path, benchmark: str) -> dict[str, bytes]:
     return {".eval_results/faithful-search.yaml": text.encode()}
 
 
-def _named(rows: Mapping[str, Estimate]) -> dict[str, dict[str, Any]]:
-    """The estimates of `RESULT_NAMES` that have a value, rounded."""
-    found = {}
-    for name in RESULT_NAMES:
-        if (row := rows.get(name)) is not None and row.value is not None:
-            parts = {"value": row.value, "low": row.low, "high": row.high}
-            rounded = {
-                part: None if value is None else round(value, 4) for part, value in parts.items()
-            }
-            found[name] = {**rounded, "n": row.n}
-    return found
+def _published(estimates: Mapping[str, Estimate]) -> dict[str, dict[str, Any]]:
+    """The estimates that have a title and a value, rounded to four places."""
+    published = {}
+    for name, estimate in estimates.items():
+        if name not in TITLES or estimate.value is None:
+            continue
+        published[name] = {
+            "value": round(estimate.value, 4),
+            "low": None if estimate.low is None else round(estimate.low, 4),
+            "high": None if estimate.high is None else round(estimate.high, 4),
+            "n": estimate.n,
+        }
+    return published
 
 
 def usage(name: str, dialect: str, config: Mapping[str, Any], question: str) -> str:
-    """Python that loads the policy with the tools and limits of its training and asks it one question."""
-    fields = [
-        item
-        for item in dataclasses.fields(EnvironmentArguments)
-        if not item.name.startswith(_OF_THE_MACHINE)
-    ]
-    given = {
-        item.name: config[item.name]
-        for item in fields
-        if config.get(item.name, item.default) != item.default
-    }
+    """Python code that loads the policy with the tools and limits of its training, and asks it a
+    question.
+    """
+    settings = {}
+    for setting in dataclasses.fields(EnvironmentArguments):
+        if setting.name.startswith(_MACHINE_SETTINGS):
+            continue
+        value = config.get(setting.name, setting.default)
+        if value != setting.default:
+            settings[setting.name] = value
+    settings["dialect"] = dialect
     return filled(
         __package__,
         "policy_snippet.py.j2",
-        settings=", ".join(
-            f"{key}={value!r}" for key, value in {**given, "dialect": dialect}.items()
-        ),
+        settings=", ".join(f"{key}={value!r}" for key, value in settings.items()),
         total_tokens=config.get("total_tokens", 1024),
-        name=json.dumps(name, ensure_ascii=False),
-        question=json.dumps(question, ensure_ascii=False),
+        name=name,
+        question=question,
     ).rstrip("\n")

@@ -1,4 +1,8 @@
-"""Trajectories and the bundled world as datasets of the Hub: parquet that its viewer shows, and a card."""
+"""Trajectories, and the bundled world, as datasets for the Hub: parquet files and a card.
+
+A dataset of trajectories has a column for each score, and the whole trajectory as JSON. Its first
+rows also become sessions in Pi's format, which the Hub's viewer of agent traces shows.
+"""
 
 import logging
 import os
@@ -14,27 +18,23 @@ import msgspec
 from .. import __version__
 from ..bundled import world_file
 from ..errors import DataError, needs
-from ..measure.convert import WRITERS, Document
-from ..measure.rows import read_trajectories
+from ..escape import as_line
+from ..json_lines import read_rows
+from ..measure.convert import WRITERS
+from ..measure.documents import Document
 from ..measure.writing import card_of
-from ..tasks import load_tasks, read_rows
+from ..reading.rows import read_trajectories
+from ..tasks import Task, load_tasks
 from ..trajectory import Trajectory
 from ..wire.redact import redact
 from ..world import SPLITS
 from .pushing import Files
 
 logger = logging.getLogger(__name__)
-_AT_ONCE = 1000  # rows of a parquet row group
-_SESSIONS = 500  # rows that also become a session, each a file of the repository
+_GROUP_ROWS = 1000  # of a parquet row group
+_SESSIONS = 500  # the number of rows that also become a session, each a file of the repository
 _NUMBER = (int, float)
-_PLAIN = (
-    "id",
-    "question",
-    "answer",
-    "stop_reason",
-    "dialect",
-    "text",
-)  # columns that are parts of a trajectory
+_TRAJECTORY_COLUMNS = ("id", "question", "answer", "stop_reason", "dialect", "text")
 
 
 def stage_trajectories(
@@ -43,95 +43,124 @@ def stage_trajectories(
     name: str,
     dialect: str | None = None,
 ) -> Files:
-    """Write a file of trajectories to a folder as the dataset `name`; keys in texts are taken out (`wire.redact`).
+    """Write a file of trajectories to a folder as the dataset `name`, without the keys in its texts
+    (`wire.redact`).
 
-    `source` is whatever `read_trajectories` reads, `dialect` that of all rows, by default each row's own. Returns the
-    dataset's files by their path in the repository. Rows that cannot be read are logged and left out. Raises
-    `ConfigError` without pyarrow, `DataError` when the file or every row of it cannot be read.
+    Rows that cannot be read are logged and left out.
+
+    Args:
+        source: a file, as `read_trajectories` takes it.
+        folder: for the parquet file.
+        name: of the repository, OWNER/NAME.
+        dialect: of all rows; by default it is detected for each row.
+
+    Returns the files of the dataset by their paths in the repository. Raises `ConfigError` without
+    pyarrow, and `DataError` when the file or all of its rows cannot be read.
     """
-    # The file is read twice: parquet needs all columns before the first row, and a log may be larger than the memory
+    # The file is read twice: parquet needs all columns before the first row, and the file may be
+    # larger than the memory
     scored: set[str] = set()
     skipped: list[str] = []
     for row in read_trajectories(source, dialect):
         if row.trajectory is None:
             skipped.append(f"row {row.number}: {row.error}")
-            logger.warning("%s: left out: %s", source, skipped[-1])
+            logger.warning("%s: left out: %s", as_line(str(source)), as_line(skipped[-1]))
         else:
-            scored |= _told(row.trajectory, "scores").keys()
-    names, dialects, sessions = sorted(scored), Counter[str](), {}
+            scored |= _meta(row.trajectory, "scores").keys()
+    names = sorted(scored)
+    dialects: Counter[str] = Counter()
+    sessions: dict[str, bytes] = {}
 
     def rows() -> Iterator[dict[str, Any]]:
-        whole = (
-            row.trajectory
-            for row in read_trajectories(source, dialect)
-            if row.trajectory is not None
-        )
-        for number, one in enumerate(whole, start=1):
-            dialects[one.dialect] += 1
+        number = 0
+        for row in read_trajectories(source, dialect):
+            if row.trajectory is None:
+                continue
+            number += 1
+            dialects[row.trajectory.dialect] += 1
             if number <= _SESSIONS:
-                document = Document(
-                    number, one, datetime.now(UTC), _told(one, "scores"), _told(one, "reasons")
-                )
-                lines = (
-                    msgspec.json.encode(redact(line)) + b"\n" for line in WRITERS["pi"](document)
-                )
-                sessions[f"sessions/{number:06}.jsonl"] = b"".join(lines)
-            yield _row(one, names)
+                sessions[f"sessions/{number:06}.jsonl"] = _session(number, row.trajectory)
+            yield _row(row.trajectory, names)
 
     path = Path(folder) / "train-00000.parquet"
-    many = _write(path, rows(), names)
-    if not many:
-        raise DataError(
-            f"{source}: no row of it is a trajectory: {skipped[0] if skipped else 'it is empty'}"
-        )
+    count = _write(path, rows(), names)
+    if not count:
+        why = skipped[0] if skipped else "it is empty"
+        raise DataError(f"{source}: no row of it is a trajectory: {why}")
     card = _card(
         "trajectories_card.md",
         {"default": {"train": "data/*.parquet"}},
         ["search-agent", "agent-traces"],
         title=name.rpartition("/")[2],
-        rows=many,
-        dialects=", ".join(f"`{dialect}` ({count:,})" for dialect, count in dialects.items()),
+        rows=count,
+        dialects=dialects,
         file=Path(source).name,
         sessions=len(sessions),
-        skipped=f" {len(skipped):,} rows could not be read and are left out." if skipped else "",
+        skipped=len(skipped),
         name=name,
     )
     return {"README.md": card, f"data/{path.name}": path, **sessions}
 
 
+def _session(number: int, trajectory: Trajectory) -> bytes:
+    """The trajectory as a session in Pi's format, in JSON lines."""
+    document = Document(
+        row=number,
+        trajectory=trajectory,
+        now=datetime.now(UTC),
+        scores=_meta(trajectory, "scores"),
+        reasons=_meta(trajectory, "reasons"),
+    )
+    return b"".join(msgspec.json.encode(redact(line)) + b"\n" for line in WRITERS["pi"](document))
+
+
 def stage_world(folder: str | os.PathLike[str], name: str) -> Files:
-    """Write the bundled world to a folder as the dataset `name`; returns and raises as `stage_trajectories` does."""
+    """Write the bundled world to a folder as the dataset `name`. Returns and raises as
+    `stage_trajectories` does.
+    """
     parts: dict[tuple[str, str], Iterable[dict[str, Any]]] = {}
     for split in SPLITS:
-        parts["questions", split] = (
-            {
-                "id": task.id,
-                "question": task.question,
-                "answers": list(task.answers),
-                "hops": task.meta["hops"],
-            }
-            | {"chain": task.meta["chain"], "supporting_ids": list(task.supporting_ids)}
-            for task in load_tasks("world", split)
-        )
-    # by name: the viewer of the Hub shows a list of three without saying what is what
-    names = ("subject", "relation", "object")
-    parts["passages", "train"] = (
-        {**row, "facts": [dict(zip(names, fact, strict=True)) for fact in row["facts"]]}
-        for row in read_rows(world_file("passages.jsonl.gz"))
-    )
+        parts["questions", split] = map(_question_row, load_tasks("world", split))
+    parts["passages", "train"] = map(_passage_row, read_rows(world_file("passages.jsonl.gz")))
     parts["triples", "train"] = read_rows(world_file("triples.jsonl.gz"))
     counts: Counter[str] = Counter()
     files: dict[str, Path | bytes] = {}
     configs: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for (config, split), rows in parts.items():
-        path, there = Path(folder) / f"{config}-{split}.parquet", f"data/{config}/{split}.parquet"
-        files[there], configs[config][split] = path, there
+        path = Path(folder) / f"{config}-{split}.parquet"
+        path_there = f"data/{config}/{split}.parquet"
+        files[path_there] = path
+        configs[config][split] = path_there
         counts[config] += _write(path, rows)
-    tags, title = ["multi-hop", "question-answering"], name.rpartition("/")[2]
+    card = _card(
+        "world_card.md",
+        configs,
+        ["multi-hop", "question-answering"],
+        "apache-2.0",
+        title=name.rpartition("/")[2],
+        **counts,
+    )
+    return {"README.md": card, **files}
+
+
+def _question_row(task: Task) -> dict[str, Any]:
     return {
-        "README.md": _card("world_card.md", configs, tags, "apache-2.0", title=title, **counts),
-        **files,
+        "id": task.id,
+        "question": task.question,
+        "answers": list(task.answers),
+        "hops": task.meta["hops"],
+        "chain": task.meta["chain"],
+        "supporting_ids": list(task.supporting_ids),
     }
+
+
+def _passage_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The passage with named parts of its facts: the Hub's viewer shows lists without names."""
+    facts = [
+        {"subject": subject, "relation": relation, "object": object}
+        for subject, relation, object in row["facts"]
+    ]
+    return {**row, "facts": facts}
 
 
 def _card(
@@ -141,77 +170,118 @@ def _card(
     license: str | None = None,
     **values: Any,
 ) -> bytes:
-    """A dataset's card; `configs` are the files of each split, by configuration."""
+    """The card of a dataset. `configs` has the file of each split, by configuration."""
     from huggingface_hub import DatasetCardData
 
-    told = [
+    sections = [
         {
             "config_name": name,
             "data_files": [{"split": split, "path": path} for split, path in splits.items()],
         }
         for name, splits in configs.items()
     ]
-    tags, tasks = ["faithful-search", *tags], ["question-answering"]
-    data = DatasetCardData(tags=tags, task_categories=tasks, configs=told, license=license)
+    data = DatasetCardData(
+        tags=["faithful-search", *tags],
+        task_categories=["question-answering"],
+        configs=sections,
+        license=license,
+    )
     return card_of(__package__, f"{template}.j2", data, version=__version__, **values)
 
 
 def _write(path: Path, rows: Iterable[dict[str, Any]], scored: list[str] | None = None) -> int:
-    """Write rows to a parquet file, a group at a time; returns how many. `scored`: they are trajectories."""
+    """Write rows to a parquet file, a group at a time, and return their number.
+
+    Rows of trajectories have the columns of these `scored` metrics. Otherwise the first group says
+    what the columns are.
+    """
     with needs("a pushed dataset", "parquet"):
         import pyarrow as pa
         from pyarrow import parquet
-    rows, many = iter(rows), 0
-    group = list(islice(rows, _AT_ONCE))
+    rows = iter(rows)
+    count = 0
+    group = list(islice(rows, _GROUP_ROWS))
     schema = pa.Table.from_pylist(group).schema if scored is None else _schema(scored)
     with parquet.ParquetWriter(path, schema) as writer:
         while group:
             writer.write_table(pa.Table.from_pylist(group, schema=schema))
-            many += len(group)
-            group = list(islice(rows, _AT_ONCE))
-    return many
+            count += len(group)
+            group = list(islice(rows, _GROUP_ROWS))
+    return count
 
 
-def _told(one: Trajectory, key: str) -> dict[str, Any]:
-    told = one.meta.get(key)
-    return told if isinstance(told, dict) else {}
+def _meta(trajectory: Trajectory, key: str) -> dict[str, Any]:
+    """The scores or reasons in the trajectory's `meta`, in which others may put anything."""
+    value = trajectory.meta.get(key)
+    return value if isinstance(value, dict) else {}
 
 
-def _if(kinds: tuple[type, ...], value: Any) -> Any:
-    """The value where a column of these can hold it: what others put there is only in the column `trajectory`."""
-    # from 2**53 on floats are not exact, and at 2**63 the column of whole numbers ends
-    return (
-        value if type(value) in kinds and not (type(value) is int and abs(value) >= 2**53) else None
-    )
+def _cell(kinds: tuple[type, ...], value: Any) -> Any:
+    """The value, or `None` where a column of these types cannot hold it. The column `trajectory`
+    holds it in any case.
+    """
+    if type(value) not in kinds:
+        return None
+    # A column of floats is not exact from 2**53 on, and one of whole numbers ends at 2**63
+    if type(value) is int and abs(value) >= 2**53:
+        return None
+    return value
 
 
-def _row(one: Trajectory, names: list[str]) -> dict[str, Any]:
-    calls = [step.call.name for step in one.steps if step.call]
-    scores, reasons = _told(one, "scores"), _told(one, "reasons")
-    whole = msgspec.to_builtins(msgspec.structs.replace(one, tokens=None))
-    row = {name: getattr(one, name) for name in _PLAIN} | {
-        "gold": list(one.answers),
+def _row(trajectory: Trajectory, metrics: list[str]) -> dict[str, Any]:
+    """The columns of a trajectory, with the scores and reasons of these metrics."""
+    calls = [step.call.name for step in trajectory.steps if step.call]
+    scores = _meta(trajectory, "scores")
+    reasons = _meta(trajectory, "reasons")
+    builtins = msgspec.to_builtins(msgspec.structs.replace(trajectory, tokens=None))
+    row = {
+        **{name: getattr(trajectory, name) for name in _TRAJECTORY_COLUMNS},
+        "gold": list(trajectory.answers),
         "calls": len(calls),
         "tools": sorted(set(calls)),
-        "evidence": [msgspec.to_builtins(item) for item in one.evidence.values()],
-        "cited": list(dict.fromkeys(ref for step in one.steps for ref in step.refs)),
-        "issues": [issue.kind for issue in one.all_issues()],
-        "step": _if((int,), one.meta.get("step")),
-        "reward": _if(_NUMBER, one.meta.get("reward")),
-        **{f"score_{name}": _if(_NUMBER, scores.get(name)) for name in names},
-        **{f"why_{name}": _if((str,), reasons.get(name)) for name in names},
+        "evidence": [msgspec.to_builtins(passage) for passage in trajectory.passages],
+        "cited": list(dict.fromkeys(ref for step in trajectory.steps for ref in step.refs)),
+        "issues": [issue.kind for issue in trajectory.all_issues()],
+        "step": _cell((int,), trajectory.meta.get("step")),
+        "reward": _cell(_NUMBER, trajectory.meta.get("reward")),
+        **{f"score_{name}": _cell(_NUMBER, scores.get(name)) for name in metrics},
+        **{f"why_{name}": _cell((str,), reasons.get(name)) for name in metrics},
     }
-    # before it is JSON, in which a key's line breaks and quotes are written otherwise
-    return {**redact(row), "trajectory": msgspec.convert(redact(whole), Trajectory).to_json()}
+    # Redacted before it becomes JSON, where line breaks and quotes within a key look different
+    return {**redact(row), "trajectory": msgspec.convert(redact(builtins), Trajectory).to_json()}
 
 
 def _schema(scored: list[str]) -> Any:
-    """The types of `_row`'s columns: one that is empty in the first group of rows has a type all the same."""
+    """The types of the columns of `_row`. They are not taken from the first group of rows, in which
+    a column may be empty.
+    """
     import pyarrow as pa
 
-    text, texts, whole, real = pa.string(), pa.list_(pa.string()), pa.int64(), pa.float64()
-    item = dict.fromkeys(("id", "title", "text", "source", "url"), text) | {"score": real}
-    own = dict.fromkeys(_PLAIN, text) | dict.fromkeys(("gold", "tools", "cited", "issues"), texts)
-    own |= {"calls": whole, "evidence": pa.list_(pa.struct(item)), "step": whole, "reward": real}
-    scores = {f"score_{name}": real for name in scored} | {f"why_{name}": text for name in scored}
-    return pa.schema({**own, **scores, "trajectory": text})
+    text = pa.string()
+    texts = pa.list_(text)
+    integer = pa.int64()
+    real = pa.float64()
+    passage = {
+        "id": text,
+        "title": text,
+        "text": text,
+        "source": text,
+        "url": text,
+        "score": real,
+    }
+    return pa.schema(
+        {
+            **dict.fromkeys(_TRAJECTORY_COLUMNS, text),
+            "gold": texts,
+            "tools": texts,
+            "cited": texts,
+            "issues": texts,
+            "calls": integer,
+            "evidence": pa.list_(pa.struct(passage)),
+            "step": integer,
+            "reward": real,
+            **{f"score_{name}": real for name in scored},
+            **{f"why_{name}": text for name in scored},
+            "trajectory": text,
+        }
+    )

@@ -1,4 +1,6 @@
-"""What a model's folder or repository says of it: its licence, its adapter, how it was trained to write and to see."""
+"""What the folder or repository of a model says of it: its licence, its adapter, and the settings
+of its training.
+"""
 
 import json
 from collections.abc import Sequence
@@ -10,52 +12,57 @@ from ..bundled import bundled_policy
 from ..errors import ConfigError
 
 SEEN = ("dialect", "observation_tokens", "force_answer", "verify", "kept_responses")
-"""What a policy must be measured and asked with as it was trained: with another dialect or another context it fails
-without an error."""
+"""The settings that must be as in training when a policy is measured or asked. With another dialect
+or another context it fails without an error.
+"""
 BOUNDS = ("turns", "turn_tokens", "total_tokens", "search_top_k")
-"""Below what it was trained with, a policy's episodes are cut."""
-_SECONDS = 10
+"""The limits of a policy's episodes. Smaller ones than in training cut its episodes off."""
+_SECONDS = 10  # that the Hub may take to answer
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether it is `organisation/name` and not a folder here: the Hub refuses a card with any other base model."""
+    """Whether the name is `organisation/name` and not a folder here. The Hub refuses a card with
+    any other base model.
+    """
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     try:
         validate_repo_id(name)
     except HFValidationError:
         return False
-    return (
-        name.count("/") == 1 and not Path(name).exists()
-    )  # outputs/pou has the form of an id, too
+    # A folder such as outputs/pou has the form of an id, too
+    return name.count("/") == 1 and not Path(name).exists()
 
 
 def license_of(model: str) -> str | None:
-    """The licence that a model's own card states; `None` where none is stated, or the card cannot be had or read.
+    """The licence that the card of a model states. `None` if it states none, or there is no card
+    that can be read.
 
-    `model` is a folder, a Hub id, or a bundled policy's name.
+    `model` is a folder, a Hub id, or the name of a bundled policy.
     """
     from huggingface_hub import HfApi, ModelCard
     from huggingface_hub.errors import HTTPError
     from yaml import YAMLError
 
     model = bundled_policy(model, "pou")
-    card, told = Path(model) / "README.md", None
+    card = Path(model) / "README.md"
+    card_data = None
     try:
         if card.is_file():
-            told = ModelCard.load(card, ignore_metadata_errors=True).data
-        elif is_hub_id(
-            model
-        ):  # asked once: a download is tried again for half a minute where the Hub is out of reach
-            told = HfApi().model_info(model, timeout=_SECONDS).card_data
+            card_data = ModelCard.load(card, ignore_metadata_errors=True).data
+        elif is_hub_id(model):
+            # Not downloaded: a download is retried for half a minute if the Hub is out of reach
+            card_data = HfApi().model_info(model, timeout=_SECONDS).card_data
     except (HTTPError, OSError, ValueError, YAMLError):
         return None
-    stated = told.get("license") if told else None
-    return stated if isinstance(stated, str) else None
+    license = card_data.get("license") if card_data else None
+    return license if isinstance(license, str) else None
 
 
 def adapter_config(folder: str | Path) -> dict[str, Any] | None:
-    """PEFT's settings of the adapter in a folder, or `None`. Raises `ConfigError` where they cannot be read."""
+    """The PEFT settings of the adapter in a folder, or `None` if there is no adapter. Raises
+    `ConfigError` if they cannot be read.
+    """
     file = Path(folder) / "adapter_config.json"
     if not file.exists():
         return None
@@ -66,10 +73,11 @@ def adapter_config(folder: str | Path) -> dict[str, Any] | None:
 
 
 def trained_with(policy: str, names: Sequence[str] = SEEN) -> dict[str, Any]:
-    """Those of the settings `names` that `metrics.json` beside a policy tells; none for a policy of others.
+    """The settings of a policy's training with these names, as far as the `metrics.json` beside it
+    has them. A policy of another program has none.
 
-    `policy` is a directory or Hub id. Raises `ConfigError` when there is no such model on the Hub, the Hub is out of
-    reach, or the file cannot be read.
+    `policy` is a directory or Hub id. Raises `ConfigError` when the Hub has no such model or is out
+    of reach, and when the file cannot be read.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import (
@@ -80,32 +88,43 @@ def trained_with(policy: str, names: Sequence[str] = SEEN) -> dict[str, Any]:
     )
 
     local = Path(policy).is_dir()
-    if not local and find_spec(
-        "torch"
-    ):  # which the file with the check imports, and reading a file does not need
+    # The check needs torch, which may not be installed, since reading a file does not need it
+    if not local and find_spec("torch"):
         from ..inference.loading import check_there
 
-        check_there(
-            policy
-        )  # first: a download from a Hub that is out of reach is tried again for minutes
+        # Before the download, which is retried for minutes if the Hub is out of reach
+        check_there(policy)
     try:
         path = Path(policy) / "metrics.json" if local else hf_hub_download(policy, "metrics.json")
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        metadata = json.loads(Path(path).read_text(encoding="utf-8"))
     except (FileNotFoundError, EntryNotFoundError, RepositoryNotFoundError, HFValidationError):
         return {}
     except (OSError, ValueError, HTTPError) as error:
         raise ConfigError(
             f"cannot read metrics.json of {policy}, which says how it was trained: {error}"
         ) from error
-    settings = found.get("settings") if isinstance(found, dict) else None
-    return (
-        {name: settings[name] for name in names if name in settings}
-        if isinstance(settings, dict)
-        else {}
-    )
+    settings = metadata.get("settings") if isinstance(metadata, dict) else None
+    if not isinstance(settings, dict):
+        return {}
+    return {name: settings[name] for name in names if name in settings}
+
+
+def written_as(
+    policy: str, dialect: str | None = None, names: Sequence[str] = SEEN
+) -> dict[str, Any]:
+    """The settings with these names that a policy is run with: those of its training
+    (`trained_with`), and the dialect `pou` if nothing says how it writes. With another `dialect`
+    than its own, none of them is used.
+
+    `policy` is a directory or Hub id. Raises as `trained_with` does.
+    """
+    settings = {"dialect": "pou"} | trained_with(policy, names)
+    return settings if dialect in (None, settings["dialect"]) else {"dialect": dialect}
 
 
 def weights_of(policy: str) -> list[tuple[str, int, int]]:
-    """Name, size and time of a directory's weights: a policy that was trained on in the same folder is another one."""
-    found = sorted(Path(policy).glob("*.safetensors"))
-    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in found]
+    """The name, size and time of the weights in a directory. They differ when a policy is trained
+    further in the same folder.
+    """
+    files = sorted(Path(policy).glob("*.safetensors"))
+    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]

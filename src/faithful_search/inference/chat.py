@@ -1,17 +1,20 @@
 """How a tokenizer's chat template joins an agent's turns with its environment's, as token ids.
 
-The template is rendered once with placeholders; what it writes between an assistant turn and the tool response, and
-between the response and the next assistant turn, is the *glue*. A turn then costs the tokenisation of its own text
-only.
+The template is rendered once with placeholders; what it writes between an assistant turn and the
+tool response, and between the response and the next assistant turn, is the *glue*. A turn then
+costs the tokenisation of its own text only.
 
 Where templates differ:
 
-* a turn's end need not be the tokenizer's EOS (`<end_of_turn>`, `<|end|>`). It then is one more stop string, and an
-  episode that ended by itself gets the EOS behind it, untrained: trainers take what ends otherwise as cut.
-* a template that refuses the system role gets the system text as the opening of the first user message.
-* without a template (a base model's tokenizer) the prompt is raw text, behind the BOS where the tokenizer writes one.
-* a generation prompt may open the thought itself (`<think>`). It stands in the prompt, so it is neither sampled nor
-  trained, but a turn is read as if it had written it.
+* a turn's end need not be the tokenizer's EOS (`<end_of_turn>`, `<|end|>`). It then is one more
+  stop string, and an episode that ended by itself gets the EOS behind it, untrained: trainers take
+  what ends otherwise as cut.
+* a template that refuses the system role gets the system text as the opening of the first user
+  message.
+* without a template (a base model's tokenizer) the prompt is raw text, behind the BOS where the
+  tokenizer writes one.
+* a generation prompt may open the thought itself (`<think>`). It stands in the prompt, so it is
+  neither sampled nor trained, but a turn is read as if it had written it.
 """
 
 import re
@@ -34,9 +37,10 @@ ASSISTANT, OBSERVATION = "⟪assistant⟫", "⟪observation⟫"
 class ChatFormat:
     """A tokenizer seen through a dialect: prompts, observations and whole transcripts as ids.
 
-    `end` closes an assistant turn; `before` opens the tool response after it and `after` leads to the next assistant
-    turn (both empty for dialects that append raw text inside one assistant turn: their `observation_role` is `None`).
-    `gap` is the blanks the template writes before `end`, `prefill` the opened thought its generation prompt ends with.
+    `end` closes an assistant turn; `before` opens the tool response after it and `after` leads to
+    the next assistant turn (both empty for dialects that append raw text inside one assistant turn:
+    their `observation_role` is `None`). `gap` is the blanks the template writes before `end`,
+    `prefill` the opened thought its generation prompt ends with.
     """
 
     tokenizer: Any = field(repr=False)
@@ -49,8 +53,10 @@ class ChatFormat:
 
     @classmethod
     def of(cls, tokenizer: Any, dialect: Dialect) -> Self:
-        """Read the glue off the tokenizer's chat template. Raises `TemplateError` when the dialect needs a template and
-        the tokenizer has none, or one that refuses, drops or rewrites turns; as `fencing.check_reader`."""
+        """Read the glue off the tokenizer's chat template. Raises `TemplateError` when the dialect
+        needs a template and the tokenizer has none, or one that refuses, drops or rewrites turns;
+        as `fencing.check_reader`.
+        """
         check_reader(tokenizer, dialect)
         has_template = bool(getattr(tokenizer, "chat_template", None))
         if dialect.observation_role is None:
@@ -58,15 +64,16 @@ class ChatFormat:
         elif has_template:
             glue = _glue(tokenizer, dialect.observation_role)
         else:
-            told = f"the tokenizer of {name_of(tokenizer)} has no chat template, which dialect {dialect.name!r} needs"
             raise TemplateError(
-                f"{told}; set it, take the instruct model, or use dialect 'search_r1'"
+                f"the tokenizer of {name_of(tokenizer)} has no chat template, which dialect "
+                f"{dialect.name!r} needs; set it, take the instruct model, or use dialect "
+                "'search_r1'"
             )
         if has_template:
-            what = f"the prompt of dialect {dialect.name!r}"
-            text = templated(tokenizer, dialect.prompt("?", ()), what, tool_names=[])
-            opened = re.search(r"<think>\s*\Z", text)
-            glue["prefill"] = opened[0] if opened else ""
+            subject = f"the prompt of dialect {dialect.name!r}"
+            text = templated(tokenizer, dialect.prompt("?", ()), subject, tool_names=[])
+            thought = re.search(r"<think>\s*\Z", text)
+            glue["prefill"] = thought[0] if thought else ""
         return cls(tokenizer, dialect, **glue)
 
     @cached_property
@@ -75,7 +82,9 @@ class ChatFormat:
 
     @property
     def stop(self) -> tuple[str, ...]:
-        """Strings that end a turn besides the dialect's: `end`, where it is not the EOS that generators stop at."""
+        """Strings that end a turn besides the dialect's: `end`, where it is not the EOS that
+        generators stop at.
+        """
         return (self.end,) if self.end and self._eos_ids else ()
 
     @cached_property
@@ -98,9 +107,10 @@ class ChatFormat:
     def messages_ids(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()
     ) -> list[int]:
-        """Ids of chat messages, ready for the next assistant turn; raw text when the tokenizer has no template. The
-        dialect's prompt describes the tools, so the template gets only their names, as `tool_names`: some tell a small
-        model no more."""
+        """Ids of chat messages, ready for the next assistant turn; raw text when the tokenizer has
+        no template. The dialect's prompt describes the tools, so the template gets only their
+        names, as `tool_names`: some tell a small model no more.
+        """
         if not getattr(self.tokenizer, "chat_template", None):
             return opening_ids(self.tokenizer) + self.encode(
                 "\n".join(message["content"] for message in messages)
@@ -109,34 +119,41 @@ class ChatFormat:
         return self.encode(templated(self.tokenizer, messages, "these messages", tool_names=names))
 
     def observation_ids(self, text: str, ended: bool, opened: str = "") -> list[int]:
-        """Ids the environment appends for the tool response `text`; `ended`: the model closed its turn itself;
-        `opened`: what the environment writes of the agent's next turn."""
+        """Ids the environment appends for the tool response `text`; `ended`: the model closed its
+        turn itself; `opened`: what the environment writes of the agent's next turn.
+        """
         if self.dialect.observation_role is None:
             return self.encode(text + opened)
         # `end` is encoded either way: some tokenizers let it swallow the blanks behind it
         response = self.end + self.before + text + self.after + opened
-        return (
-            self.encode(response)[len(self.end_ids) :]
-            if ended
-            else self.encode(self.gap + response)
-        )
+        if ended:
+            return self.encode(response)[len(self.end_ids) :]
+        return self.encode(self.gap + response)
 
     def closing_ids(self, ids: Sequence[int]) -> list[int]:
-        """What closes an episode that ended by itself, sampled as `ids`: `end` if it is missing, then the EOS."""
+        """What closes an episode that ended by itself, sampled as `ids`: `end` if it is missing,
+        then the EOS.
+        """
         if ids and list(ids[-1:]) == self._eos_ids:
             return []
-        return ([] if self.ended(ids) else self.encode(self.gap + self.end)) + self._eos_ids
+        closing = [] if self.ended(ids) else self.encode(self.gap + self.end)
+        return closing + self._eos_ids
 
     def opened(self, first: bool) -> str:
-        """What the template has already written of a turn: `prefill`, in every turn that it opens."""
+        """What the template has already written of a turn: `prefill`, in every turn that it
+        opens.
+        """
         return self.prefill if first or self.dialect.observation_role is not None else ""
 
     @property
     def answer_opening(self) -> str:
-        """What the environment writes of a later turn to make it an answer, if the dialect has such an opening; a
-        thought that is open is closed first."""
-        opening = self.dialect.answer_opening
-        return f"</think>\n{opening}" if opening and self.opened(first=False) else opening or ""
+        """What the environment writes of a later turn to make it an answer, if the dialect has such
+        an opening; a thought that is open is closed first.
+        """
+        opening = self.dialect.answer_opening or ""
+        if opening and self.opened(first=False):
+            return f"</think>\n{opening}"
+        return opening
 
     def render_observation(self, evidence: Sequence[Evidence], note: str = "") -> str:
         return self.dialect.render_observation(evidence, note, self.fence)
@@ -146,8 +163,9 @@ class ChatFormat:
         return bool(self.end_ids) and list(ids[-len(self.end_ids) :]) == self.end_ids
 
     def transcript(self, trajectory: Trajectory, tools: Sequence[dict[str, Any]] = ()) -> Tokens:
-        """A trajectory as its agent would have sampled it: each turn closed where the dialect closes it, without what
-        the template writes of it (`prefill`)."""
+        """A trajectory as its agent would have sampled it: each turn closed where the dialect
+        closes it, without what the template writes of it (`prefill`).
+        """
         ids: list[int] = []
         mask: list[int] = []
         turns: list[tuple[int, int, int]] = []
@@ -155,41 +173,49 @@ class ChatFormat:
         for number, step in enumerate(trajectory.steps):
             calls = step.call is not None and step.answer is None
             last = number == len(trajectory.steps) - 1
-            spoken = (
-                None
-                if calls or last
-                else self.dialect.controller(trajectory.steps[: number + 1], verify=True)
-            )
-            goes_on = calls or spoken is not None
+            instruction = None  # of the environment, where a step without a call is not the last
+            if not (calls or last):
+                instruction = self.dialect.controller_reply(
+                    trajectory.steps[: number + 1], verify=True
+                )
+            goes_on = calls or instruction is not None
             # a raw dialect goes on inside one assistant turn, which is closed only at its end
             closed = not (goes_on and self.dialect.observation_role is None)
-            said, opened = self.dialect.render_turn(step), self.opened(first=not number)
-            said = said.removeprefix(opened if said.startswith(opened) else opened.rstrip())
-            own = self.encode(said + self.gap * closed) + self.end_ids * closed
-            text = self.render_observation(step.evidence, step.note) if calls else spoken or ""
+            turn, prefill = self.dialect.render_turn(step), self.opened(first=not number)
+            turn = turn.removeprefix(prefill if turn.startswith(prefill) else prefill.rstrip())
+            sampled = self.encode(turn + self.gap * closed) + self.end_ids * closed
+            text = instruction or ""
+            if calls:
+                text = self.render_observation(step.evidence, step.note)
             response = self.observation_ids(text, ended=True) if goes_on else []
-            turns.append((len(ids), len(ids) + len(own), len(ids) + len(own) + len(response)))
-            ids += own + response
-            mask += [1] * len(own) + [0] * len(response)
+            middle = len(ids) + len(sampled)
+            turns.append((len(ids), middle, middle + len(response)))
+            ids += sampled + response
+            mask += [1] * len(sampled) + [0] * len(response)
         if turns and not goes_on:
             ids += self._eos_ids
             mask += [0] * len(self._eos_ids)
         return Tokens(self.prompt_ids(trajectory.question or "", tools), ids, mask, tuple(turns))
 
 
-def templated(tokenizer: Any, messages: Sequence[dict[str, Any]], what: str, **how: Any) -> str:
-    """The text that the chat template makes of messages; where it refuses the system role, with that text in the user's
-    message. Raises `TemplateError`, which names `what` they are, where it refuses that, too."""
-    how = {"tokenize": False, "add_generation_prompt": True, **how}
+def templated(
+    tokenizer: Any, messages: Sequence[dict[str, Any]], subject: str, **kwargs: Any
+) -> str:
+    """The text that the chat template makes of messages; where it refuses the system role, with
+    that text in the user's message. Raises `TemplateError`, which names the `subject`, where it
+    refuses that, too. `kwargs` are of `apply_chat_template`.
+    """
+    kwargs = {"tokenize": False, "add_generation_prompt": True, **kwargs}
     try:
-        return tokenizer.apply_chat_template(list(messages), **how)
+        return tokenizer.apply_chat_template(list(messages), **kwargs)
     except Exception as refusal:  # a template raises what it likes; many refuse the system role
         try:
-            return tokenizer.apply_chat_template(folded(messages), **how)
+            return tokenizer.apply_chat_template(folded(messages), **kwargs)
         except Exception as error:
             raise TemplateError(
-                f"the chat template of {name_of(tokenizer)} refuses {what} ({refusal}), also with its system text in "
-                f"the user's message ({error}); take another template"
+                f"the chat template of {name_of(tokenizer)} refuses {subject} ({refusal}), also "
+                "with "
+                f"its system text in the user's message ({error}); take another template"
             ) from error
 
 
@@ -202,25 +228,30 @@ def opening_ids(tokenizer: Any) -> list[int]:
 def folded(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """`messages` with the system's text as the opening of the first user message."""
     system = [message["content"] for message in messages if message["role"] == "system"]
-    rest = [dict(message) for message in messages if message["role"] != "system"]
-    first = next((message for message in rest if message["role"] == "user"), None)
-    if first is None:
-        return [{"role": "user", "content": "\n\n".join(system)}, *rest] if system else rest
-    first["content"] = "\n\n".join([*system, first["content"]])
-    return rest
+    turns = [dict(message) for message in messages if message["role"] != "system"]
+    first = next((message for message in turns if message["role"] == "user"), None)
+    if first is not None:
+        first["content"] = "\n\n".join([*system, first["content"]])
+    elif system:
+        turns.insert(0, {"role": "user", "content": "\n\n".join(system)})
+    return turns
 
 
 def _glue(tokenizer: Any, role: str) -> dict[str, str]:
-    """What the template writes around an assistant turn and its observation, by the fields of `ChatFormat`."""
-    said = [("user", "?"), ("assistant", ASSISTANT), (role, OBSERVATION)]
-    messages = [{"role": who, "content": content} for who, content in said]
-    text = templated(
-        tokenizer, messages, f"an assistant turn followed by a {role!r} turn", tool_names=[]
-    )
+    """What the template writes around an assistant turn and its observation, by the fields of
+    `ChatFormat`.
+    """
+    messages = [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "content": ASSISTANT},
+        {"role": role, "content": OBSERVATION},
+    ]
+    subject = f"an assistant turn followed by a {role!r} turn"
+    text = templated(tokenizer, messages, subject, tool_names=[])
     if text.count(ASSISTANT) != 1 or text.count(OBSERVATION) != 1:
-        told = f"does not keep an assistant turn followed by a {role!r} turn as they are"
         raise TemplateError(
-            f"the chat template of {name_of(tokenizer)} {told}; take another template"
+            f"the chat template of {name_of(tokenizer)} does not keep {subject} as they are; take "
+            "another template"
         )
     between, after = text.split(ASSISTANT)[1].split(OBSERVATION)
     closing = between.lstrip()

@@ -1,4 +1,6 @@
-"""Texts as vectors, with any Transformers encoder; the files of sentence-transformers beside a model are followed."""
+"""Texts as vectors, with any Transformers encoder; the files of sentence-transformers beside a
+model are followed.
+"""
 
 import json
 import re
@@ -45,8 +47,10 @@ class Encoder:
     model: Any = field(repr=False, compare=False)  # in eval mode
     tokenizer: Any = field(repr=False, compare=False)  # with a padding token
     source: str = ""  # where the model comes from
-    pooling: Pooling = "mean"  # how a text's token vectors become one: their mean, the first, or their greatest values
-    limit: int = 512  # tokens of a text that are read, special ones included; what is longer is cut at its end
+    # How a text's token vectors become one: their mean, the first, or their greatest values
+    pooling: Pooling = "mean"
+    # Tokens of a text that are read, special ones included; what is longer is cut at its end
+    limit: int = 512
     query_prefix: str = ""  # written before each text that is encoded as a query (E5: "query: ")
     passage_prefix: str = ""  # the same for passages (E5: "passage: ")
     batch_tokens: int = 8192  # tokens of a batch, padding included
@@ -60,13 +64,13 @@ class Encoder:
         dtype: str | torch.dtype | None = None,
         revision: str | None = None,
         trust_remote_code: bool = False,
-        **knobs: Any,
+        **kwargs: Any,
     ) -> Self:
         """The encoder of a Hub id or a directory; `trust_remote_code` as of `open_model`.
 
-        Pooling, length and prefixes are those that the sentence-transformers files beside the model name; without such
-        files the mean is taken over at most 512 tokens, and E5 and BGE models get the prefixes of their cards. Other
-        parts and poolings are a `ConfigError`.
+        Pooling, length and prefixes are those that the sentence-transformers files beside the model
+        name; without such files the mean is taken over at most 512 tokens, and E5 and BGE models
+        get the prefixes of their cards. Other parts and poolings are a `ConfigError`.
         """
         files = partial(_beside, model, revision)
         parts = {
@@ -83,13 +87,10 @@ class Encoder:
             "subfolder": folder,
             "trust_remote_code": trust_remote_code,
         }
-        opened, tokenizer = open_model(AutoModel, model, device=device, dtype=dtype, **where)
-        told = files(f"{folder}/sentence_bert_config.json".lstrip("/")) or {}
+        encoder, tokenizer = open_model(AutoModel, model, device=device, dtype=dtype, **where)
         prompts = (files("config_sentence_transformers.json") or {}).get("prompts") or {}
-        query, passage = (
-            prompts.get("query") or "",
-            prompts.get("passage") or prompts.get("document") or "",
-        )
+        query = prompts.get("query") or ""
+        passage = prompts.get("passage") or prompts.get("document") or ""
         if not (query or passage):  # the first E5 and BGE models have no such file
             query, passage = known_prefixes(model)
         pooling = ["pooling_mode_mean_tokens"]
@@ -103,15 +104,22 @@ class Encoder:
         if len(pooling) != 1 or pooling[0] not in _POOLINGS:
             used, usable = ", ".join(pooling) or "nothing", ", ".join(_POOLINGS)
             raise ConfigError(f"{model!r} pools by {used}; what can be used: one of {usable}")
-        limit = told.get("max_seq_length") or min(512, max_tokens(opened, tokenizer) or 512)
-        described: dict[str, Any] = {"pooling": _POOLINGS[pooling[0]], "limit": limit}
-        described |= {"query_prefix": query, "passage_prefix": passage}
-        return cls(opened, tokenizer, model, **(described | knobs))
+        lengths = files(f"{folder}/sentence_bert_config.json".lstrip("/")) or {}
+        limit = lengths.get("max_seq_length") or min(512, max_tokens(encoder, tokenizer) or 512)
+        settings: dict[str, Any] = {
+            "pooling": _POOLINGS[pooling[0]],
+            "limit": limit,
+            "query_prefix": query,
+            "passage_prefix": passage,
+        }
+        return cls(encoder, tokenizer, model, **(settings | kwargs))
 
     def encode(
         self, texts: Sequence[str], kind: Literal["query", "passage"] | None = None
     ) -> np.ndarray:
-        """Vectors of shape `(len(texts), d)`, float32, in the order of the texts; `kind` says which prefix they get."""
+        """Vectors of shape `(len(texts), d)`, float32, in the order of the texts; `kind` says which
+        prefix they get.
+        """
         prefix = {"query": self.query_prefix, "passage": self.passage_prefix, None: ""}[kind]
         rows = self._encoded(
             [prefix + text for text in texts], truncation=True, max_length=self.limit
@@ -119,22 +127,23 @@ class Encoder:
         vectors = np.zeros((len(rows), self.model.config.hidden_size), dtype=np.float32)
         # texts of like length together, so that little of a batch is padding
         for batch in batches([len(ids) for ids in rows], self.batch_tokens):
-            own = {"input_ids": [rows[row] for row in batch]}
-            inputs = self.tokenizer.pad(own, return_tensors="pt").to(self.model.device)
+            ids = {"input_ids": [rows[row] for row in batch]}
+            inputs = self.tokenizer.pad(ids, return_tensors="pt").to(self.model.device)
             with torch.inference_mode():
                 # sums over many tokens lose too much in half precision
                 states = self.model(**inputs).last_hidden_state.float()
-            own_tokens = inputs["attention_mask"].bool()
-            if self.pooling == "cls":  # the first of its own: padding may stand on the left
-                pooled = states[torch.arange(len(states)), own_tokens.int().argmax(-1)]
-            elif self.pooling == "max":
-                pooled = states.masked_fill(~own_tokens[:, :, None], float("-inf")).amax(1)
-            else:
-                pooled = (states * own_tokens[:, :, None]).sum(1) / own_tokens.sum(
-                    1, keepdim=True
-                ).clamp(min=1)
+            pooled = self._pooled(states, inputs["attention_mask"].bool())
             vectors[batch] = torch.nn.functional.normalize(pooled, dim=-1).cpu().numpy()
         return vectors
+
+    def _pooled(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """One vector of each text's states; `mask` tells its tokens from padding."""
+        if self.pooling == "cls":  # its first token: padding may stand on the left
+            return states[torch.arange(len(states)), mask.int().argmax(-1)]
+        if self.pooling == "max":
+            return states.masked_fill(~mask[:, :, None], float("-inf")).amax(1)
+        lengths = mask.sum(1, keepdim=True).clamp(min=1)
+        return (states * mask[:, :, None]).sum(1) / lengths
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """How many tokens each text has, special ones left out."""
@@ -145,14 +154,14 @@ class Encoder:
         """Tokens of a text that are read, special ones left out."""
         return self.limit - self.tokenizer.num_special_tokens_to_add()
 
-    def _encoded(self, texts: Sequence[str], **how: Any) -> list[list[int]]:
-        # tokenizers refuse lone surrogates; a text that spells control tokens is read as the characters it is
-        fine = [well_formed(text) for text in texts]
-        return (
-            self.tokenizer(fine, split_special_tokens=True, verbose=False, **how)["input_ids"]
-            if fine
-            else []
-        )
+    def _encoded(self, texts: Sequence[str], **kwargs: Any) -> list[list[int]]:
+        if not texts:
+            return []
+        # tokenizers refuse lone surrogates; a text that spells control tokens is read as the
+        # characters it is
+        encodable = [well_formed(text) for text in texts]
+        inputs = self.tokenizer(encodable, split_special_tokens=True, verbose=False, **kwargs)
+        return inputs["input_ids"]
 
 
 def _beside(model: str, revision: str | None, name: str) -> Any:
@@ -164,9 +173,11 @@ def _beside(model: str, revision: str | None, name: str) -> Any:
 
 
 def known_prefixes(model: str) -> tuple[str, str]:
-    """Prefixes of queries and of passages, by the last part of a Hub id or path; empty for a model not known here."""
+    """Prefixes of queries and of passages, by the last part of a Hub id or path; empty for a model
+    not known here.
+    """
     name = re.split(r"[\\/]", model.rstrip("\\/"))[-1].lower()
-    return next(
-        ((query, passage) for form, query, passage in _FAMILIES if re.fullmatch(form, name)),
-        ("", ""),
-    )
+    for pattern, query, passage in _FAMILIES:
+        if re.fullmatch(pattern, name):
+            return query, passage
+    return "", ""

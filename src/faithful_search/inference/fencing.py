@@ -1,7 +1,8 @@
-"""Keeping text from outside from steering a model: what its tokenizer and its chat template give a meaning to.
+"""Keeping text from outside from steering a model: what its tokenizer and its chat template give a
+meaning to.
 
-Tokenizers differ in how they read a text before they make tokens of it. To some a fullwidth `<` is a `<`, capitals are
-small letters, or `▁` is a blank; those that no fence can serve are refused.
+Tokenizers differ in how they read a text before they make tokens of it. To some a fullwidth `<` is
+a `<`, capitals are small letters, or `▁` is a blank; those that no fence can serve are refused.
 """
 
 import re
@@ -26,8 +27,9 @@ _RARE = tuple("\x01\u00ad\u034f\u200b\ufeff\ue000\U0001f600")
 
 
 def control_tokens(tokenizer: Any) -> tuple[str, ...]:
-    """The tokens that steer a model, so that text from outside must never become one: all special tokens, named or only
-    added, and added tokens that look like markup, such as `<tool_call>`."""
+    """The tokens that steer a model, so that text from outside must never become one: all special
+    tokens, named or only added, and added tokens that look like markup, such as `<tool_call>`.
+    """
     added = tokenizer.added_tokens_decoder.values()
     steering = [
         token.content for token in added if token.special or _MARKER.fullmatch(token.content)
@@ -36,64 +38,71 @@ def control_tokens(tokenizer: Any) -> tuple[str, ...]:
 
 
 def guarded(fence: Fence, tokenizer: Any) -> Fence:
-    """`fence` for the model of this tokenizer: it also forbids the control tokens, what the chat template writes around
-    messages, and whatever the tokenizer reads as something forbidden."""
+    """`fence` for the model of this tokenizer: it also forbids the control tokens, what the chat
+    template writes around messages, and whatever the tokenizer reads as something forbidden.
+    """
+    tokens = [*control_tokens(tokenizer), *_marks_and_words(tokenizer)[0]]
     # some read a byte's piece that is written out in a text as this byte
-    bytes_ = (
-        ["<0x"] if tokenizer.convert_tokens_to_ids("<0x3C>") in _ids(tokenizer, "<0x3C>") else []
-    )
-    tokens = [*control_tokens(tokenizer), *_marks_and_words(tokenizer)[0], *bytes_]
+    if tokenizer.convert_tokens_to_ids("<0x3C>") in _ids(tokenizer, "<0x3C>"):
+        tokens.append("<0x")
     return replace(fence.with_tokens(fenceable(tokens)), fold=_folding(tokenizer))
 
 
 def check_reader(tokenizer: Any, dialect: Dialect) -> None:
-    """Raise `TemplateError` for a tokenizer or chat template with which no fence can hold: to it a line break is a
-    blank, a bracket something else, or a character nothing; or it writes roles as bare words."""
+    """Raise `TemplateError` for a tokenizer or chat template with which no fence can hold: to it a
+    line break is a blank, a bracket something else, or a character nothing; or it writes roles as
+    bare words.
+    """
     fold: Callable[[str], str] = _folding(tokenizer) or str
-    shown = dialect.render_observation([Evidence("a", "a", "E1")] * 2)
-    texts = (*(f"a{sign}a" for sign in _SIGNS), shown)
+    response = dialect.render_observation([Evidence("a", "a", "E1")] * 2)
+    texts = (*(f"a{sign}a" for sign in _SIGNS), response)
     mistaken = [(text, fold(text)) for text in texts if not _keeps(fold, text)]
-    known: dict[tuple[int, ...], str] = {}
+    by_tokens: dict[tuple[int, ...], str] = {}
     for sign in (*_SIGNS, *_RARE):
         text = f"a{sign}a"
-        other = known.setdefault(tuple(_ids(tokenizer, text)), sign)
-        # the same tokens, though the normalizer tells them apart; rare characters may all be one unknown token
-        if other not in _RARE and fold(text) != fold(f"a{other}a"):
-            mistaken.append((text, f"a{other}a"))
+        earlier = by_tokens.setdefault(tuple(_ids(tokenizer, text)), sign)
+        # the same tokens, though the normalizer tells them apart; rare characters may all be one
+        # unknown token
+        if earlier not in _RARE and fold(text) != fold(f"a{earlier}a"):
+            mistaken.append((text, f"a{earlier}a"))
     if mistaken:
-        text, read = mistaken[0]
+        text, taken_for = mistaken[0]
         raise _unfit(
             tokenizer,
-            f"reads {text!r} as {read!r}: retrieved text could imitate a dialect's lines and tags",
+            f"reads {text!r} as {taken_for!r}: retrieved text could imitate a dialect's lines and "
+            "tags",
         )
     if words := sorted({*_marks_and_words(tokenizer)[1]}):
-        told = (
-            f"writes roles as bare words ({', '.join(words)}), which any retrieved text may contain"
+        raise TemplateError(
+            f"the chat template of {name_of(tokenizer)} writes roles as bare words "
+            f"({', '.join(words)}), which any retrieved text may contain; take a template that "
+            "marks "
+            "them with tokens or signs"
         )
-        advice = "take a template that marks them with tokens or signs"
-        raise TemplateError(f"the chat template of {name_of(tokenizer)} {told}; {advice}")
 
 
 def name_of(tokenizer: Any) -> str:
     return repr(getattr(tokenizer, "name_or_path", "") or "this model")
 
 
-def _unfit(tokenizer: Any, told: str) -> TemplateError:
-    return TemplateError(f"the tokenizer of {name_of(tokenizer)} {told}; take another tokenizer")
+def _unfit(tokenizer: Any, fault: str) -> TemplateError:
+    return TemplateError(f"the tokenizer of {name_of(tokenizer)} {fault}; take another tokenizer")
 
 
 @dataclass(frozen=True)
 class Folding:
-    """How a tokenizer reads a whole text: what its normalizer makes of it, with a blank where it knows none."""
+    """How a tokenizer reads a whole text: what its normalizer makes of it, with a blank where it
+    knows none.
+    """
 
     normalizer: Any
     blank: str = " "
 
     def __call__(self, text: str) -> str:
-        read = well_formed(text)
+        folded = well_formed(text)
         if self.normalizer is not None:
-            read = self.normalizer.normalize_str(read)
-        return read.replace(self.blank, " ")
+            folded = self.normalizer.normalize_str(folded)
+        return folded.replace(self.blank, " ")
 
     def origins(self, text: str) -> list[int]:
         """For each character read, where in `text` it comes from."""
@@ -102,17 +111,19 @@ class Folding:
         from tokenizers import PreTokenizedString, Regex
         from tokenizers.pre_tokenizers import Split
 
-        read = PreTokenizedString(well_formed(text))
-        read.normalize(self.normalizer.normalize)
-        Split(Regex("(?m:.)"), "isolated").pre_tokenize(read)
-        return [start for _, (start, _), _ in read.get_splits("original", "char")]
+        characters = PreTokenizedString(well_formed(text))
+        characters.normalize(self.normalizer.normalize)
+        Split(Regex("(?m:.)"), "isolated").pre_tokenize(characters)
+        return [start for _, (start, _), _ in characters.get_splits("original", "char")]
 
 
 def _folding(tokenizer: Any) -> Folding | None:
-    """How this one reads texts, if not as they are; `TemplateError` where nothing could be kept out of its text."""
+    """How this one reads texts, if not as they are; `TemplateError` where nothing could be kept out
+    of its text.
+    """
 
-    def alike(sign: str, other: str) -> bool:
-        return _ids(tokenizer, f"a{sign}a") == _ids(tokenizer, f"a{other}a")
+    def alike(first: str, second: str) -> bool:
+        return _ids(tokenizer, f"a{first}a") == _ids(tokenizer, f"a{second}a")
 
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
@@ -123,8 +134,11 @@ def _folding(tokenizer: Any) -> Folding | None:
         return None
     fold = Folding(backend.normalizer, _BLANK if alike(_BLANK, " ") else " ")
     if not _keeps(fold, _ENTITIES):
-        read = f"reads {_ENTITIES!r} as {fold(_ENTITIES)!r}"
-        raise _unfit(tokenizer, f"{read}: nothing can be written so that it is not read as markup")
+        raise _unfit(
+            tokenizer,
+            f"reads {_ENTITIES!r} as {fold(_ENTITIES)!r}: nothing can be written so that it is not "
+            "read as markup",
+        )
     return None if fold.normalizer is None and fold.blank == " " else fold
 
 
@@ -139,17 +153,19 @@ def _ids(tokenizer: Any, text: str) -> list[int]:
 
 
 def _marks_and_words(tokenizer: Any) -> tuple[list[str], list[str]]:
-    """What a chat template writes around messages: markers and phrases such as `USER:`; words alone on their lines."""
+    """What a chat template writes around messages: markers and phrases such as `USER:`; words alone
+    on their lines.
+    """
     # the longest first: a pattern takes the first that fits, and one token may begin like another
-    tokens = "|".join(
-        map(re.escape, sorted(filter(str.strip, control_tokens(tokenizer)), key=len, reverse=True))
-    )
+    visible = filter(str.strip, control_tokens(tokenizer))
+    tokens = "|".join(map(re.escape, sorted(visible, key=len, reverse=True)))
     marker = re.compile(f"{_MARKER.pattern}|{tokens}" if tokens else _MARKER.pattern)
     marks: list[str] = []
     words: list[str] = []
     for line in (line for text in _around(tokenizer) for line in text.splitlines()):
         pieces = [piece.strip() for piece in marker.split(line)]
-        # single letters and signs stand in any text; a word could be forbidden only where it stands alone
+        # single letters and signs stand in any text; a word could be forbidden only where it stands
+        # alone
         marks += _MARKER.findall(line) + [
             piece for piece in pieces if len(piece) > 1 and not piece.isalnum()
         ]
@@ -160,17 +176,20 @@ def _marks_and_words(tokenizer: Any) -> tuple[list[str], list[str]]:
 def _around(tokenizer: Any) -> list[str]:
     if not getattr(tokenizer, "chat_template", None):
         return []
-    said = [
-        {"role": role, "content": _CONTENT}
-        for role in ("system", "user", "assistant", "tool", "user")
-    ]
     # the longest conversation that the template takes: some refuse roles, or the same one twice
-    for messages in (said, [*said[:3], said[4]], [*said[1:3], said[4]], said[1:2]):
+    for roles in (
+        ("system", "user", "assistant", "tool", "user"),
+        ("system", "user", "assistant", "user"),
+        ("user", "assistant", "user"),
+        ("user",),
+    ):
+        messages = [{"role": role, "content": _CONTENT} for role in roles]
         try:
-            how = {"tokenize": False, "add_generation_prompt": True, "tool_names": []}
-            return tokenizer.apply_chat_template(messages, **how).split(_CONTENT)
-        except (
-            Exception
-        ):  # a template raises what it likes; one that refuses even a question is refused elsewhere
+            text = tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, tool_names=[]
+            )
+        except Exception:
+            # a template raises what it likes; one that refuses even a question is refused elsewhere
             continue
+        return text.split(_CONTENT)
     return []

@@ -1,4 +1,6 @@
-"""What a causal LM remembers of rows of tokens, reading on behind it, and keeping it from call to call."""
+"""The keys and values that a causal LM remembers of rows of tokens: reading on after them, and
+keeping them from call to call.
+"""
 
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
@@ -6,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.functional import pad
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from .batching import Row, passes, plan, shared_length
@@ -16,29 +19,38 @@ MakeCache = Callable[[Any], Cache]  # an empty cache for a model
 
 
 class States(NamedTuple):
-    """What a model remembers of `ids`: keys and values of each layer, (heads, tokens, size of a head)."""
+    """What a model remembers of a row of tokens.
+
+    Attributes:
+        ids: the tokens.
+        layers: keys and values of each layer, of shape (heads, tokens, size of a head).
+    """
 
     ids: Row
     layers: list[tuple[torch.Tensor, torch.Tensor]]
 
     def of(self, length: int) -> "States":
-        return States(
-            self.ids[:length],
-            [(keys[:, :length], values[:, :length]) for keys, values in self.layers],
-        )
+        """The states of the first tokens."""
+        layers = [(keys[:, :length], values[:, :length]) for keys, values in self.layers]
+        return States(self.ids[:length], layers)
 
 
 NOTHING = States([], [])
 
 
 class RoomyLayer(DynamicLayer):
-    """Keys and values of a batch, the first `end` of them in use: with room behind, a step need not copy them all. What
-    is remembered of the rows is put together when the layer is reached; with `once` nothing of it is kept, so that a
-    pass takes no more memory than one layer needs."""
+    """One layer's keys and values of a batch.
+
+    Room for more tokens is made in advance, so that a step need not copy them all; the first `end`
+    tokens are in use. The states of the batch's `rows` are stacked when the model reaches the
+    layer. With `once` nothing is kept after that, so that a pass takes no more memory than one
+    layer needs.
+    """
 
     def __init__(self, once: bool = False) -> None:
         super().__init__()
-        self.once, self.end = once, 0
+        self.once = once
+        self.end = 0
         self.rows: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
 
     def update(
@@ -47,79 +59,97 @@ class RoomyLayer(DynamicLayer):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
             self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
-        start, self.end = self.end, self.end + key_states.shape[-2]
+        start = self.end
+        self.end = start + key_states.shape[-2]
         if self.rows:
-            both = zip(*self.rows, strict=True)  # the rows' keys, then their values
-            self.keys, self.values = (_stacked(parts, start, self.end + ROOM) for parts in both)
+            room = self.end + ROOM
+            self.keys = _stacked([keys for keys, _ in self.rows], start, room)
+            self.values = _stacked([values for _, values in self.rows], start, room)
             self.rows = ()
-        self.keys, self.values = _with_room(self.keys, self.end), _with_room(self.values, self.end)
+        self.keys = _with_room(self.keys, self.end)
+        self.values = _with_room(self.values, self.end)
         self.keys[:, :, start : self.end] = key_states
         self.values[:, :, start : self.end] = value_states
-        found = self.keys[:, :, : self.end], self.values[:, :, : self.end]
+        keys, values = self.keys[:, :, : self.end], self.values[:, :, : self.end]
         if self.once:
             self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
-        return found
+        return keys, values
 
     def get_seq_length(self) -> int:
         return self.end
 
     def select(self, rows: torch.Tensor, start: int) -> None:
-        own: tuple[Any, Any] = (self.keys, self.values)
-        self.keys, self.values = (part[:, :, start:][rows] for part in own)
+        """Keep only these rows, without the first `start` columns, in which they have padding."""
+        keys: Any = self.keys
+        values: Any = self.values
+        self.keys = keys[:, :, start:][rows]
+        self.values = values[:, :, start:][rows]
         self.end -= start
 
 
 def _stacked(parts: Sequence[torch.Tensor], width: int, room: int) -> torch.Tensor:
-    heads, _, size = parts[0].shape
-    # zeros: what is there in the padding has weight 0, which would not hide a NaN
-    both = parts[0].new_zeros((len(parts), heads, room, size))
-    for row, part in zip(both, parts, strict=True):
-        row[:, width - part.shape[1] : width] = part
-    return both
+    # Zeros in the padding: its weight is 0, but 0 times NaN would be NaN.
+    return torch.stack([pad(part, (0, 0, width - part.shape[1], room - width)) for part in parts])
 
 
 def _with_room(part: Any, length: int) -> torch.Tensor:
     if part.shape[-2] >= length:
         return part
-    # empty: what is behind the tokens in use is never read
+    # What stands after the tokens in use is never read, so it may be anything.
     room = part.new_empty((*part.shape[:-2], length + ROOM - part.shape[-2], part.shape[-1]))
     return torch.cat([part, room], dim=-2)
 
 
 def by_row(model: Any, once: bool = False) -> Cache:
-    """A cache whose rows can be taken out and put together anew; `ValueError` where the model remembers more than keys
-    and values, or forgets them behind a window."""
+    """A cache whose rows can be taken out and put together anew.
+
+    Raises `ValueError` where the model remembers more than keys and values, or forgets tokens
+    outside a window.
+    """
     layers = DynamicCache(config=model.config).layers
     if not all(type(layer) is DynamicLayer for layer in layers):
         raise ValueError("not keys and values alone")
     return Cache(layers=[RoomyLayer(once) for _ in layers])
 
 
-def reads_on(model: Any) -> MakeCache | None:
-    """The cache with which a model reads on behind what it has read, tried with one token; `None`: it is shown
-    everything again at each step."""
+def learns_prompt(model: Any) -> bool:
+    """Whether an adapter puts remembered tokens of its own before those of the rows."""
     adapters = getattr(model, "peft_config", None) or {}
-    if any(getattr(adapter, "is_prompt_learning", False) for adapter in adapters.values()):
-        return None  # it puts remembered tokens of its own before those of the rows
-    # Transformers' own cache keeps the rows together
+    return any(getattr(adapter, "is_prompt_learning", False) for adapter in adapters.values())
+
+
+def reads_on(model: Any) -> MakeCache | None:
+    """The kind of cache with which a model reads on after what it has read.
+
+    It is found by trying, with one token. `None`: there is none, and the model has to be shown
+    everything again at each step.
+    """
+    if learns_prompt(model):
+        return None
+    # The second one is Transformers' own, which keeps the rows together.
     for make in (by_row, lambda model: DynamicCache(config=model.config)):
         try:
             layers = Batch(model, make, [[0]]).cache.layers
-        except (
-            AttributeError,
-            KeyError,
-            TypeError,
-            ValueError,
-        ):  # it takes other arguments, or none of this cache
-            continue
+        except (AttributeError, KeyError, TypeError, ValueError):
+            continue  # the model takes other arguments, or no such cache
         if all(layer.is_initialized for layer in layers):
             return make
     return None
 
 
 class Batch:
-    """Rows that a model reads on together, each behind what it remembers of its beginning. Padding stands at the left;
-    positions do not count it. `logits` are those behind the last `keep` tokens of each row."""
+    """Rows that a model reads together, each after the states of its beginning.
+
+    Padding stands at the left; positions do not count it.
+
+    Args:
+        make: makes the cache; `None`: the model is shown everything again at each step.
+        states: what the model remembers of the beginning of each row.
+        keep: for how many of the last tokens of each row there are logits.
+
+    Attributes:
+        logits: those after the last `keep` tokens of each row.
+    """
 
     def __init__(
         self,
@@ -130,25 +160,32 @@ class Batch:
         keep: int = 1,
     ) -> None:
         states = states or [NOTHING] * len(rows)
-        self.model, self.device = model, next(model.parameters()).device
+        self.model = model
+        self.device = next(model.parameters()).device
         self.cache: Any = make(model) if make else None
-        # Where less is new of a row than of others, a bit more of it is read again: so there is no padding within a
-        # row, which not every model could do with.
-        width = max(len(row) - len(own.ids) for row, own in zip(rows, states, strict=True))
-        known = [own.of(max(0, len(row) - width)) for row, own in zip(rows, states, strict=True)]
-        self.ids, self.mask = self._padded([own.ids for own in known])
-        filled = next((own.of(0).layers for own in known if own.layers), None)
-        if filled and self.cache is not None:
-            for layer, *parts in zip(
-                self.cache.layers, *(own.layers or filled for own in known), strict=True
-            ):
-                layer.rows, layer.end = parts, max(keys.shape[1] for keys, _ in parts)
-        self.logits = self.read(
-            [row[len(own.ids) :] for row, own in zip(rows, known, strict=True)], keep
-        )
+        # All rows get as many new tokens as the one with most of them, the others by reading some
+        # of theirs again: not every model could do with padding within a row.
+        new_lengths = [len(row) - len(state.ids) for row, state in zip(rows, states, strict=True)]
+        width = max(new_lengths)
+        pasts = [
+            state.of(max(0, len(row) - width)) for row, state in zip(rows, states, strict=True)
+        ]
+        self.ids, self.mask = self._padded([past.ids for past in pasts])
+        # The layers of a past without tokens, for rows of which nothing is remembered
+        empty = next((past.of(0).layers for past in pasts if past.layers), None)
+        if empty and self.cache is not None:
+            by_layer = zip(*(past.layers or empty for past in pasts), strict=True)
+            for layer, parts in zip(self.cache.layers, by_layer, strict=True):
+                layer.rows = parts
+                layer.end = max(keys.shape[1] for keys, _ in parts)
+        new = [row[len(past.ids) :] for row, past in zip(rows, pasts, strict=True)]
+        self.logits = self.read(new, keep)
 
     def read(self, rows: Sequence[Row], keep: int = 1) -> torch.Tensor:
-        """Reads more of each row, at least a token, and gives the logits behind its last `keep` tokens."""
+        """Read further tokens of each row, at least one.
+
+        Returns the logits after the last `keep` of them.
+        """
         ids, new = self._padded(rows)
         self.mask = torch.cat([self.mask, new], dim=-1)
         if self.cache is None:
@@ -164,105 +201,134 @@ class Batch:
         ).logits[:, -keep:]
 
     def states(self, row: int, ids: Row) -> States:
-        """What the model remembers of a row, which is `ids` by now; nothing is copied."""
-        own = slice(self.mask.shape[1] - len(ids), self.mask.shape[1])
-        return States(
-            ids,
-            [(layer.keys[row, :, own], layer.values[row, :, own]) for layer in self.cache.layers],
-        )
+        """What the model remembers of a row whose tokens are `ids` by now; nothing is copied."""
+        span = slice(self.mask.shape[1] - len(ids), self.mask.shape[1])
+        layers = [
+            (layer.keys[row, :, span], layer.values[row, :, span]) for layer in self.cache.layers
+        ]
+        return States(ids, layers)
 
     def select(self, rows: Sequence[int]) -> None:
-        own = torch.tensor(rows, device=self.device)
-        start = int(
-            self.mask[own].any(0).nonzero()[0]
-        )  # a longer row, now gone, may have been all that was there
-        self.mask = self.mask[own, start:]
+        """Keep only these rows."""
+        numbers = torch.tensor(rows, device=self.device)
+        # The first columns may have held only a longer row that is gone now.
+        start = int(self.mask[numbers].any(0).nonzero()[0])
+        self.mask = self.mask[numbers, start:]
         for layer in self.cache.layers:
-            layer.select(own, start)
+            layer.select(numbers, start)
 
     def _padded(self, rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rows padded at their left, and a mask that tells them from the padding."""
+        """Rows padded at their left, and a mask that is 1 where there is no padding."""
         width = max(map(len, rows))
-        ids = [[0] * (width - len(row)) + row for row in rows]
-        mask = [[0] * (width - len(row)) + [1] * len(row) for row in rows]
-        # said, since without tokens the type could not be told
-        how: dict[str, Any] = {"device": self.device, "dtype": torch.long}
-        return torch.tensor(ids, **how), torch.tensor(mask, **how)
+        ids: list[Row] = []
+        mask: list[Row] = []
+        for row in rows:
+            padding = [0] * (width - len(row))
+            ids.append(padding + row)
+            mask.append(padding + [1] * len(row))
+        # With the type, which torch could not tell where there are no tokens.
+        return (
+            torch.tensor(ids, device=self.device, dtype=torch.long),
+            torch.tensor(mask, device=self.device, dtype=torch.long),
+        )
 
 
 def remembered(
     model: Any, rows: Sequence[Row], call: int, states: Sequence[States] = ()
 ) -> list[States]:
-    """What a model remembers of rows, each read behind its own of `states`, in the passes that cost least."""
-    found = [*states] or [NOTHING] * len(rows)
-    due = [row for row, own in enumerate(found) if len(own.ids) < len(rows[row])]
-    for group in passes([len(rows[row]) - len(found[row].ids) for row in due], call):
-        numbers = [due[place] for place in group]
+    """Read rows and return what the model remembers of them.
+
+    Each row is read after its own of `states`, in the passes that cost least together; `call` is
+    what a pass costs, in tokens.
+    """
+    result = [*states] or [NOTHING] * len(rows)
+    unread = [row for row, state in enumerate(result) if len(state.ids) < len(rows[row])]
+    new_tokens = [len(rows[row]) - len(result[row].ids) for row in unread]
+    for group in passes(new_tokens, call):
+        numbers = [unread[place] for place in group]
         batch = Batch(
-            model, by_row, [rows[row] for row in numbers], [found[row] for row in numbers]
+            model, by_row, [rows[row] for row in numbers], [result[row] for row in numbers]
         )
         for place, row in enumerate(numbers):
-            found[row] = batch.states(place, rows[row])
-    return found
+            result[row] = batch.states(place, rows[row])
+    return result
 
 
-class Memory:
-    """What a model remembers of the rows that the last call continued, at most `limit` bytes of it. An ended episode is
-    thus forgotten with the next turn of the others."""
+def beginnings(known: Sequence[States], prompts: Sequence[Row]) -> list[States]:
+    """For each prompt, the longest of the `known` states that is one of its beginning.
+
+    The beginning goes up to the last token, which is always read.
+    """
+    in_order = sorted(known, key=lambda states: states.ids)
+    result = []
+    for prompt in prompts:
+        beginning = prompt[:-1]
+        place = bisect(in_order, beginning, key=lambda states: states.ids)
+        near = in_order[max(0, place - 1) : place + 1]  # a neighbour shares most with it
+        shared = [shared_length(states.ids, beginning) for states in near]
+        best = max(shared, default=0)
+        result.append(near[shared.index(best)].of(best) if best else NOTHING)
+    return result
+
+
+class RowMemory:
+    """Keeps what a model remembers of the rows of the last call, up to `limit` bytes.
+
+    An episode that has ended is thus forgotten with the next turn of the others.
+    """
 
     def __init__(self, model: Any, limit: int, call: int) -> None:
-        self.model, self.limit, self.call = model, limit, call
+        self.model = model
+        self.limit = limit
+        self.call = call
         self.make = reads_on(model)
         self.by_row = self.make is by_row
         self.rows: list[States] = []
         self.size = 0
 
     def take(self, prompts: Sequence[Row]) -> list[States]:
-        """What is remembered of each prompt's beginning, its last token excepted; nothing is kept any longer."""
-        rows, self.rows, self.size = sorted(self.rows, key=lambda one: one.ids), [], 0
-        found = []
-        for prompt in prompts:
-            place = bisect(rows, row := prompt[:-1], key=lambda one: one.ids)
-            near = rows[
-                max(0, place - 1) : place + 1
-            ]  # one of the row's neighbours begins most like it
-            shared = [shared_length(one.ids, row) for one in near]
-            best = max(shared, default=0)
-            found.append(near[shared.index(best)].of(best) if best else NOTHING)
-        return found
+        """The states of the prompts' beginnings; nothing else is kept any longer."""
+        known, self.rows, self.size = self.rows, [], 0
+        return beginnings(known, prompts)
 
     def read(self, prompts: Sequence[Row], known: Sequence[States]) -> Batch:
-        """A batch in which the prompts have been read, each behind what is known of it. Equal prompts, and what others
-        begin with alike, are read once, and no prompt is padded to the length of others where a pass of its own costs
-        less."""
+        """A batch in which the prompts have been read, each after its `known` states.
+
+        Equal prompts, and common beginnings, are read once. A prompt is not padded to the length of
+        others where a pass of its own costs less.
+        """
         if not self.by_row:
             return Batch(self.model, self.make, prompts)
-        # all but the last token: behind it each of equal prompts goes on by itself
-        rows = {tuple(prompt[:-1]): own for prompt, own in zip(prompts, known, strict=True)}
-        new = [list(row) for row, own in rows.items() if not own.ids]
-        shared = plan(new, 1, self.call)
+        # Without the last token, after which each of equal prompts goes on by itself.
+        contexts = [tuple(prompt[:-1]) for prompt in prompts]
+        states = dict(zip(contexts, known, strict=True))
+        unknown = [list(context) for context, state in states.items() if not state.ids]
+        shared = plan(unknown, 1, self.call)
         heads = remembered(self.model, shared.heads, self.call)
-        rows |= {tuple(row): heads[owner] for row, owner in zip(new, shared.owners, strict=True)}
-        read = remembered(self.model, list(map(list, rows)), self.call, [*rows.values()])
-        rows = dict(zip(rows, read, strict=True))
-        return Batch(self.model, by_row, prompts, [rows[tuple(prompt[:-1])] for prompt in prompts])
+        for context, owner in zip(unknown, shared.owners, strict=True):
+            states[tuple(context)] = heads[owner]
+        distinct = [list(context) for context in states]
+        whole = remembered(self.model, distinct, self.call, list(states.values()))
+        states = dict(zip(states, whole, strict=True))
+        return Batch(self.model, by_row, prompts, [states[context] for context in contexts])
 
     def put(self, batch: Batch, row: int, ids: Row) -> None:
+        """Keep what the model remembers of a row of the batch, if there is room for it."""
         if not self.by_row:
             return
-        own = batch.states(row, ids)
-        size = sum(part.nbytes for layer in own.layers for part in layer)
+        states = batch.states(row, ids)
+        size = sum(part.nbytes for layer in states.layers for part in layer)
         if size and self.size + size <= self.limit:
-            layers = [(keys.clone(), values.clone()) for keys, values in own.layers]
-            self.rows.append(States(ids, layers))  # in memory of its own: the batch goes
+            layers = [(keys.clone(), values.clone()) for keys, values in states.layers]
+            self.rows.append(States(ids, layers))  # a copy: the batch's memory will be freed
             self.size += size
 
 
 @contextmanager
 def inference_mode(model: Any) -> Iterator[None]:
-    """Eval mode without gradient; afterwards the model is as it was."""
+    """Put the model into eval mode without gradient, and back into its mode afterwards."""
     training = model.training
-    model.eval()  # which also leaves out the checkpointing of activations
+    model.eval()  # this also turns off the checkpointing of activations
     try:
         with torch.no_grad():
             yield

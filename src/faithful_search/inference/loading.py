@@ -1,4 +1,6 @@
-"""Models opened from the Hub or a directory, in one way for judges and encoders, and the CPU threads they run on."""
+"""Models opened from the Hub or a directory, in one way for judges and encoders, and the CPU
+threads they run on.
+"""
 
 import json
 import os
@@ -8,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import (
@@ -26,6 +29,7 @@ from transformers.utils import find_adapter_config_file
 from transformers.utils.logging import disable_progress_bar
 
 from ..errors import ConfigError
+from .launchers import LAUNCHERS
 from .transformers import TransformersGenerator, positions_of
 
 _SAYS_NOTHING = 10**6  # tokenizers without a limit name a huge one
@@ -42,7 +46,7 @@ def open_model(
     revision: str | None = None,
     subfolder: str = "",
     trust_remote_code: bool = False,
-    **how: Any,
+    **kwargs: Any,
 ) -> tuple[Any, Any]:
     """The model in eval mode, and its tokenizer.
 
@@ -52,8 +56,10 @@ def open_model(
         device: a torch device; by default a GPU where there is one.
         dtype: by default float32 on a CPU and the checkpoint's own elsewhere.
         revision, subfolder: where in the repository the model lies.
-        trust_remote_code: whether Python code beside the model may be run; else a model that needs some is refused.
-        **how: further arguments of the class's `from_pretrained`, such as `attn_implementation`.
+        trust_remote_code: whether Python code beside the model may be run; else a model that needs
+            some is refused.
+        **kwargs: further arguments of the class's `from_pretrained`, such as
+            `attn_implementation`.
 
     Raises:
         ConfigError: when it cannot be opened.
@@ -62,40 +68,44 @@ def open_model(
     on_cpu = str(device).startswith("cpu")
     if on_cpu:
         choose_threads()
-    wanted = dtype or ("float32" if on_cpu else "auto")
+    weights = dtype or ("float32" if on_cpu else "auto")
     where: dict[str, Any] = {
         "revision": revision,
         "subfolder": subfolder,
         "trust_remote_code": trust_remote_code,
     }
-    model = read_model(auto, name, dtype=wanted, **where, **how)
+    model = read_model(auto, name, dtype=weights, **where, **kwargs)
     return model.to(device).eval(), read_tokenizer(name, **where)
 
 
 def read_tokenizer(name: str, **where: Any) -> Any:
     """The tokenizer of a model; arguments and errors as of `open_model`."""
-    return _read(AutoTokenizer, f"the tokenizer of {name!r}", name, **where)
+    return _opened(AutoTokenizer, f"the tokenizer of {name!r}", name, **where)
 
 
 def read_config(name: str, **where: Any) -> Any:
     """The Transformers configuration of a model; arguments and errors as of `open_model`."""
-    return _read(AutoConfig, f"the model {name!r}", name, **where)
+    return _opened(AutoConfig, f"the model {name!r}", name, **where)
 
 
-def _read(auto: Any, what: str, name: str, *, trust_remote_code: bool = False, **where: Any) -> Any:
+def _opened(
+    auto: Any, subject: str, name: str, *, trust_remote_code: bool = False, **where: Any
+) -> Any:
     check_there(name, where.get("revision"))
-    with opening(what):
-        # said either way: Transformers would ask on the standard input
+    with opening(subject):
+        # given either way: Transformers would ask on the standard input
         return auto.from_pretrained(name, trust_remote_code=trust_remote_code, **where)
 
 
 @contextmanager
-def opening(what: str, hint: str = "") -> Iterator[None]:
-    """Errors of `from_pretrained` for wrong names and broken files become a `ConfigError` of one line."""
+def opening(subject: str, hint: str = "") -> Iterator[None]:
+    """Errors of `from_pretrained` for wrong names and broken files become a `ConfigError` of one
+    line.
+    """
     try:
         yield
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise ConfigError(f"cannot open {what}: {' '.join(str(error).split())}{hint}") from error
+        raise ConfigError(f"cannot open {subject}: {' '.join(str(error).split())}{hint}") from error
 
 
 def read_model(
@@ -106,20 +116,23 @@ def read_model(
     subfolder: str = "",
     trust_remote_code: bool = False,
     trainable: bool = False,
-    **how: Any,
+    **kwargs: Any,
 ) -> Any:
-    """As `open_model`, the model alone, left where it is loaded; the weights of an adapter may be `trainable`."""
-    how = {"trust_remote_code": trust_remote_code, **how}
+    """As `open_model`, the model alone, left where it is loaded; the weights of an adapter may be
+    `trainable`.
+    """
+    kwargs = {"trust_remote_code": trust_remote_code, **kwargs}
     base = adapter_base(name, revision, subfolder)
     if base is None:
         with opening(f"the model {name!r}"):
-            return auto.from_pretrained(name, revision=revision, subfolder=subfolder, **how)
+            return auto.from_pretrained(name, revision=revision, subfolder=subfolder, **kwargs)
     from peft import PeftModel
 
-    # `auto.from_pretrained` would open it too, but leaves out what is not a plain LoRA matrix (DoRA's magnitudes)
+    # `auto.from_pretrained` would open it too, but leaves out what is not a plain LoRA matrix
+    # (DoRA's magnitudes)
     moved = "; where that has moved, correct `base_model_name_or_path` in adapter_config.json"
     with opening(f"the base model {base[0]!r}, which the adapter in {name!r} belongs to", moved):
-        model = auto.from_pretrained(base[0], revision=base[1], **how)
+        model = auto.from_pretrained(base[0], revision=base[1], **kwargs)
     with opening(f"the adapter in {name!r}"):
         return PeftModel.from_pretrained(
             model, name, revision=revision, subfolder=subfolder, is_trainable=trainable
@@ -128,8 +141,9 @@ def read_model(
 
 @cache
 def check_there(name: str, revision: str | None = None) -> None:
-    """Ask the Hub once for a model that is not on this machine: `from_pretrained` would ask it for minutes. Raises
-    `ConfigError` when there is no such model, or the Hub cannot be reached."""
+    """Ask the Hub once for a model that is not on this machine: `from_pretrained` would ask it for
+    minutes. Raises `ConfigError` when there is no such model, or the Hub cannot be reached.
+    """
     if Path(name).exists():
         return
     try:
@@ -138,11 +152,8 @@ def check_there(name: str, revision: str | None = None) -> None:
         if constants.HF_HUB_OFFLINE or any(isinstance(path, str) for path in cached):
             return
         HfApi().model_info(name, revision=revision, timeout=_SECONDS)
-    except (
-        HFValidationError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    ) as error:  # two are kinds of the next
+    # two of these are kinds of the next
+    except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError) as error:
         at = f" at revision {revision}" if revision else ""
         raise ConfigError(
             f"there is no model {name!r}{at}: it is neither a folder here nor on the Hub"
@@ -150,30 +161,32 @@ def check_there(name: str, revision: str | None = None) -> None:
     except HfHubHTTPError:  # the Hub is busy, say: it may answer when asked for the files
         return
     except HTTPError as error:  # of the HTTP library that huggingface_hub uses, which changed
-        where = "neither a folder nor in the Hub's cache, and the Hub cannot be reached"
-        raise ConfigError(f"there is no model {name!r} here, {where} ({error})") from error
+        raise ConfigError(
+            f"there is no model {name!r} here, neither a folder nor in the Hub's cache, and the "
+            "Hub "
+            f"cannot be reached ({error})"
+        ) from error
 
 
 def file_beside(model: str, name: str, revision: str | None = None) -> Path | None:
-    """A file in a model's directory or Hub repository; `None` where there is none. Raises `ConfigError` when there is
-    no such model, or the Hub was never asked for the file and cannot be reached."""
+    """A file in a model's directory or Hub repository; `None` where there is none. Raises
+    `ConfigError` when there is no such model, or the Hub was never asked for the file and cannot be
+    reached.
+    """
     if Path(model).is_dir():
         path = Path(model) / name
         return path if path.exists() else None
     check_there(model, revision)
     try:
         return Path(hf_hub_download(model, name, revision=revision))
-    except (
-        LocalEntryNotFoundError
-    ) as error:  # a kind of the next, but nobody has said that the file is not there
-        found = try_to_load_from_cache(model, name, revision=revision)
-        if found is not None and not isinstance(
-            found, str
-        ):  # the Hub has said that there is no such file
-            return None
-        told = f"whether there is a {name} beside the model {model!r} is not known here, and the Hub cannot be reached"
+    # a kind of the next, but nobody has said that the file is not there
+    except LocalEntryNotFoundError as error:
+        cached = try_to_load_from_cache(model, name, revision=revision)
+        if cached is not None and not isinstance(cached, str):
+            return None  # the Hub has said that there is no such file
         raise ConfigError(
-            f"{told}; open it once while it can be, or give the directory that holds it"
+            f"whether there is a {name} beside the model {model!r} is not known here, and the Hub "
+            "cannot be reached; open it once while it can be, or give the directory that holds it"
         ) from error
     except EntryNotFoundError:
         return None
@@ -184,7 +197,9 @@ def file_beside(model: str, name: str, revision: str | None = None) -> Path | No
 def adapter_base(
     name: str, revision: str | None = None, subfolder: str = ""
 ) -> tuple[str, str | None] | None:
-    """Name and revision of the model that a PEFT adapter was made for; `None` when there is no adapter at `name`."""
+    """Name and revision of the model that a PEFT adapter was made for; `None` when there is no
+    adapter at `name`.
+    """
     check_there(name, revision)
     with opening(f"the model {name!r}"):
         file = find_adapter_config_file(name, revision=revision, subfolder=subfolder)
@@ -194,57 +209,71 @@ def adapter_base(
     return str(config.get("base_model_name_or_path")), config.get("revision")
 
 
-def open_generator(name: str, **how: Any) -> TransformersGenerator:
-    """A causal LM, or a PEFT adapter's directory, as a generator; arguments and errors as `open_model`."""
-    return TransformersGenerator(*open_model(AutoModelForCausalLM, name, **how))
+def open_generator(name: str, **kwargs: Any) -> TransformersGenerator:
+    """A causal LM, or a PEFT adapter's directory, as a generator; arguments and errors as
+    `open_model`.
+    """
+    return TransformersGenerator(*open_model(AutoModelForCausalLM, name, **kwargs))
 
 
 def sample_alike(seed: int) -> None:
-    """Seed what is sampled from now on, and leave the progress of loading to a caller that shows its own."""
+    """Seed what is sampled from now on, and leave the progress of loading to a caller that shows
+    its own.
+    """
     disable_progress_bar()
     torch.manual_seed(seed)
 
 
 def max_tokens(model: Any, tokenizer: Any) -> int | None:
-    """How many tokens, special ones included, model and tokenizer take; `None` when neither says."""
+    """How many tokens, special ones included, model and tokenizer take; `None` when neither
+    says.
+    """
     limits = [tokenizer.model_max_length, positions_of(model.config)]
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
             # RoBERTa and its kin count positions from behind the padding token's
-            limits.append(
-                module.num_embeddings
-                - (0 if module.padding_idx is None else module.padding_idx + 1)
-            )
+            first = 0 if module.padding_idx is None else module.padding_idx + 1
+            limits.append(module.num_embeddings - first)
     return min((limit for limit in limits if limit and limit < _SAYS_NOTHING), default=None)
 
 
-LAUNCHERS = frozenset(("ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID"))
-"""What `accelerate launch` and `torchrun` put into the environment of what they start."""
+WATCHED = 0.5  # seconds, for which cores are idle or not
 _chosen = False
 
 
-def choose_threads(asked: int = 0) -> int:
-    """Set torch's threads, and return how many there are: as many as asked for, at 0 as many as `idle_cores`: threads
-    that share a core wait for each other, and two on a busy machine can take ten times as long as one.
+def choose_threads(count: int = 0) -> int:
+    """Set torch's threads, and return how many there are: `count`, or at 0 as many as `idle_cores`.
 
-    At 0 what `OMP_NUM_THREADS` says stays (a launcher's 1 is what it says where nobody said anything), and so does what
-    was set before: by then this program itself keeps cores busy.
+    Threads that share a core wait for each other: two on a busy machine can take ten times as long
+    as one.
+
+    At 0 what `OMP_NUM_THREADS` says stays (a launcher's 1 is what it says where nobody said
+    anything), and so does what was set before: by then this program itself keeps cores busy.
     """
     global _chosen
-    said = os.environ.get("OMP_NUM_THREADS")
-    launched = said == "1" and not LAUNCHERS.isdisjoint(os.environ)
-    if asked:
-        torch.set_num_threads(asked)
-    elif not _chosen and (said is None or launched):
-        torch.set_num_threads(
-            idle_cores() if launched else min(torch.get_num_threads(), idle_cores())
-        )
+    variable = os.environ.get("OMP_NUM_THREADS")
+    launched = variable == "1" and not LAUNCHERS.isdisjoint(os.environ)
+    if count:
+        torch.set_num_threads(count)
+    elif not _chosen and launched:
+        torch.set_num_threads(idle_cores())
+    elif not _chosen and variable is None:
+        torch.set_num_threads(min(torch.get_num_threads(), idle_cores()))
     _chosen = True
     return torch.get_num_threads()
 
 
 def idle_cores() -> int:
-    """This process's share of the cores that it may use and that had nothing to do in the last minute; at least 1."""
-    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    return max(1, round(mine - busy) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    """This process's share of the cores that it may use and that are idle now; at least 1.
+
+    They are watched for half a second, in which this process waits. A load average would still
+    count an installation that has ended, and this program's own imports. The launcher's other
+    processes may still be importing: they do not count either.
+    """
+    mine = (
+        os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    )
+    busy = psutil.cpu_percent(interval=WATCHED, percpu=True)
+    idle = sum(1 - percent / 100 for core, percent in enumerate(busy) if core in mine)
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, min(len(mine), round(idle) + processes - 1) // processes)

@@ -1,4 +1,4 @@
-"""Generation and probing with a Transformers causal LM: plain, batched, exact."""
+"""Generation and probing with a causal LM of Transformers."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,25 +12,35 @@ from transformers import LogitsProcessor, TopKLogitsWarper, TopPLogitsWarper
 from ..errors import ConfigError, GeneratorError
 from .base import Completion, Sampling, check_choices
 from .batching import CALL, CALLS, Row, plan
-from .kv_cache import Batch, Memory, by_row, inference_mode, reads_on, remembered
+from .kv_cache import Batch, RowMemory, by_row, inference_mode, reads_on, remembered
 
-KEEP_BYTES = 4 * 2**30
-LEAVE = 8  # rows leave a batch when they are at least one in eight: to go on without them, the others are copied
+KEEP_BYTES = 4 * 2**30  # of keys and values between calls
+LEAVE = 8
+"""Rows that have ended leave a batch once they are at least one in eight of it: the others have to
+be copied to go on without them.
+"""
 
 Choose = Callable[[torch.Tensor], tuple[Row, list[float]]]
-"""From logits, a row for each prompt: the tokens to go on with, and their log-probabilities if those are wanted."""
+"""From logits, one row for each prompt: the next tokens, and their log-probabilities, or `[]` where
+these are not asked for.
+"""
 
 
 class TransformersGenerator:
     """A policy held by a Transformers model.
 
     Args:
-        model: a causal LM (or a PEFT model around one); used in eval mode without gradient, its mode restored
-            afterwards.
+        model: a causal LM, or a PEFT model around one. It is used in eval mode without gradient,
+            and its mode is restored afterwards.
         tokenizer: its tokenizer.
         batch_size: rows per forward pass.
-        agree: given how many forward passes a `choice_probs` takes here, how many every process makes. Where a model is
-            spread over processes, a forward pass needs them all, and each must make as many.
+        agree: takes the number of forward passes that a `choice_probs` needs in this process, and
+            returns the number that every process makes. Where a model is spread over processes, a
+            forward pass needs all of them, so each must make as many.
+
+    Attributes:
+        on_tokens: called after each token of a batch with the ids of its rows so far, to show them;
+            `None`: nothing is called.
 
     Raises:
         ConfigError: for a `batch_size` below 1.
@@ -47,17 +57,16 @@ class TransformersGenerator:
     ) -> None:
         if batch_size < 1:
             raise ConfigError(f"a forward pass needs at least 1 row, got batch_size={batch_size}")
-        self.model, self.tokenizer, self.batch_size, self.agree = (
-            model,
-            tokenizer,
-            batch_size,
-            agree,
-        )
-        self._memory: Memory | None = None
-        self.shares: bool | None = (
-            None  # whether `choice_probs` reads common beginnings once; `None`: not tried yet
-        )
-        self._closers: dict[str, frozenset[int]] = {}
+        self.model = model
+        self.tokenizer = tokenizer
+        self.batch_size = batch_size
+        self.agree = agree
+        self.on_tokens: Callable[[Sequence[Row]], object] | None = None
+        self._memory: RowMemory | None = None
+        # Whether `choice_probs` reads common beginnings once; `None`: not tried yet
+        self.shares: bool | None = None
+        # By character, the tokens whose text holds it
+        self._tokens_with: dict[str, frozenset[int]] = {}
 
     def generate(
         self,
@@ -65,7 +74,9 @@ class TransformersGenerator:
         sampling: Sampling,
         max_new_tokens: Sequence[int] | None = None,
     ) -> list[Completion]:
-        """See `Generator.generate`. The model's own generation settings (penalties, suppressed tokens, …) do not apply.
+        """See `Generator.generate`.
+
+        The model's own generation settings (penalties, suppressed tokens, …) do not apply.
 
         Raises:
             ConfigError: when a prompt leaves no position of the model for a new token.
@@ -74,46 +85,55 @@ class TransformersGenerator:
         if self._memory is None:
             with self.keeping(0):
                 return self.generate(prompts, sampling, max_new_tokens)
-        positions, longest = positions_of(self.model.config), max(map(len, prompts), default=0)
+        positions = positions_of(self.model.config)
+        longest = max(map(len, prompts), default=0)
         if positions is not None and longest >= positions:
             raise ConfigError(
-                f"a prompt of {longest} tokens leaves no room in the model's {positions} positions; lower the "
-                "episode's total_tokens, return less evidence per call, or take a model with a longer context"
+                f"a prompt of {longest} tokens leaves no room in the model's {positions} "
+                "positions; lower the "
+                "episode's total_tokens, return less evidence per call, or take a model with a "
+                "longer context"
             )
-        limits = (
-            list(max_new_tokens)
-            if max_new_tokens is not None
-            else [sampling.max_new_tokens] * len(prompts)
-        )
-        # prompts of similar length share a batch, so that little of it is padding
+        limits = [sampling.max_new_tokens] * len(prompts)
+        if max_new_tokens is not None:
+            limits = list(max_new_tokens)
+        # Prompts of similar length share a batch, so that little of it is padding.
         order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
         end = self._end(sampling.stop)
         done: dict[int, Completion] = {}
         with inference_mode(self.model):
-            known = dict(enumerate(self._memory.take(prompts)))
+            states = dict(enumerate(self._memory.take(prompts)))
             for start in range(0, len(order), self.batch_size):
                 rows = order[start : start + self.batch_size]
-                own = [prompts[row] for row in rows]
-                batch = self._memory.read(own, [known.pop(row) for row in rows])
-                written = self._write(
-                    self._memory, batch, own, [limits[row] for row in rows], sampling, end
+                batch_prompts = [prompts[row] for row in rows]
+                batch = self._memory.read(batch_prompts, [states.pop(row) for row in rows])
+                completions = self._write(
+                    memory=self._memory,
+                    batch=batch,
+                    prompts=batch_prompts,
+                    limits=[limits[row] for row in rows],
+                    sampling=sampling,
+                    end=end,
                 )
                 del batch  # before the next one needs the memory
-                done.update(zip(rows, written, strict=True))
+                done.update(zip(rows, completions, strict=True))
         return [done[row] for row in range(len(prompts))]
 
     @contextmanager
     def keeping(self, most: int = KEEP_BYTES) -> Iterator[None]:
-        """While this lasts, what the model remembers of the rows that `generate` continued is kept for the next call: a
-        prompt that goes on from one of them, as an episode's next turn does, is read only from there.
+        """Keep keys and values between calls of `generate`.
 
-        Weights and adapters must not change. Between calls at most so many bytes are kept, only of rows of the last
-        call; changed prompts are read from where they differ. Models that forget tokens behind a window, or remember
-        more than keys and values, keep nothing.
+        A prompt that continues a row of the last call, as an episode's next turn does, is then read
+        only from where that row ended, and a prompt that differs from it only from where it
+        differs. Weights and adapters must not change meanwhile. Models that forget tokens outside a
+        window, or remember more than keys and values, keep nothing.
+
+        Args:
+            most: bytes that are kept, only of rows of the last call.
         """
         before = self._memory
         with inference_mode(self.model):
-            self._memory = Memory(self.model, most, self._call)
+            self._memory = RowMemory(self.model, most, self._call)
         try:
             yield
         finally:
@@ -123,66 +143,77 @@ class TransformersGenerator:
         self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]
     ) -> list[list[float]]:
         """See `Generator.choice_probs`; costs and errors are those of `choice_logprobs`."""
-        return [
-            [math.exp(value) for value in own] for own in self.choice_logprobs(prompts, choices)
-        ]
+        logprobs = self.choice_logprobs(prompts, choices)
+        return [[math.exp(value) for value in row] for row in logprobs]
 
     def choice_logprobs(
         self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]
     ) -> list[list[float]]:
-        """See `Scorer.choice_logprobs`; a choice without tokens is a `ConfigError`. Choices of one token cost a row for
-        each prompt; longer ones a row each. What the prompts of a batch begin with alike is computed once where that
-        saves tokens (never for models that forget tokens behind a window)."""
+        """See `Scorer.choice_logprobs`.
+
+        Choices of one token cost one row for each prompt, longer ones a row each. Where prompts of
+        a batch begin alike, that beginning is computed once if it saves tokens (never for models
+        that forget tokens outside a window).
+
+        Raises:
+            ConfigError: a choice has no tokens.
+        """
         check_choices(choices)
-        wanted: dict[tuple[int, ...], list[tuple[int, int]]] = {}
-        for i, (prompt, own) in enumerate(zip(prompts, choices, strict=True)):
-            for j, choice in enumerate(own):
-                # a choice's last token is only scored, so choices of one token share their prompt's row
-                wanted.setdefault((*prompt, *choice[:-1]), []).append((i, j))
-        keep = max((len(choice) for own in choices for choice in own), default=1)
-        logprobs = [[0.0] * len(own) for own in choices]
+        # For each row, the choices it is the context of: number of the prompt, number of the choice
+        places: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        for i, (prompt, prompt_choices) in enumerate(zip(prompts, choices, strict=True)):
+            for j, choice in enumerate(prompt_choices):
+                # A choice's last token is only scored, so choices of one token share a row.
+                places.setdefault((*prompt, *choice[:-1]), []).append((i, j))
+        lengths = [len(choice) for prompt_choices in choices for choice in prompt_choices]
+        keep = max(lengths, default=1)
+        logprobs = [[0.0] * len(row) for row in choices]
         with inference_mode(self.model):
-            for row, logits in self._logits(wanted, keep):
+            for row, logits in self._logits(places, keep):
                 table = torch.log_softmax(logits.float(), dim=-1)
-                for i, j in wanted[tuple(row)]:
+                for i, j in places[tuple(row)]:
                     tokens = torch.tensor(choices[i][j], device=table.device)
                     logprobs[i][j] = float(table[-len(tokens) :].gather(1, tokens[:, None]).sum())
         return logprobs
 
     def _write(
         self,
-        memory: Memory,
+        memory: RowMemory,
         batch: Batch,
         prompts: Sequence[Row],
         limits: Sequence[int],
         sampling: Sampling,
         end: "_End",
     ) -> list[Completion]:
-        choose, done = chooser(sampling), dict[int, Completion]()
+        """Continue the prompts, which the batch has read, each up to its limit."""
+        choose = chooser(sampling)
+        done: dict[int, Completion] = {}
         ids: list[Row] = [[] for _ in prompts]
         logprobs: list[list[float]] = [[] for _ in prompts]
-        here = live = list(
-            range(len(prompts))
-        )  # whose rows the batch holds, and the places of those that go on
+        in_batch = list(range(len(prompts)))  # the rows that the batch holds
+        live = in_batch  # the places in the batch of those that go on
         logits = batch.logits
         while live:
-            tokens, chosen = choose(logits[:, -1])
+            tokens, token_logprobs = choose(logits[:, -1])
             for place in live:
-                row = here[place]
+                row = in_batch[place]
                 ids[row].append(tokens[place])
-                logprobs[row] += chosen[place : place + 1]
-                if finish := end.of(ids[row], limits[row]):
-                    memory.put(
-                        batch, place, prompts[row] + ids[row][:-1]
-                    )  # the last one has not been read
-                    done[row] = Completion(
-                        ids[row], finish, logprobs[row] if sampling.logprobs else None
-                    )
-            live = [place for place in live if here[place] not in done]
-            if live and memory.by_row and (len(here) - len(live)) * LEAVE >= len(here):
+                logprobs[row] += token_logprobs[place : place + 1]
+                finish = end.of(ids[row], limits[row])
+                if finish:
+                    # The last token has not been read.
+                    memory.put(batch, place, prompts[row] + ids[row][:-1])
+                    reported = logprobs[row] if sampling.logprobs else None
+                    done[row] = Completion(ids[row], finish, reported)
+            if self.on_tokens is not None:
+                self.on_tokens(ids)
+            live = [place for place in live if in_batch[place] not in done]
+            ended = len(in_batch) - len(live)
+            if live and memory.by_row and ended * LEAVE >= len(in_batch):
                 batch.select(live)
-                here, tokens = [here[place] for place in live], [tokens[place] for place in live]
-                live = list(range(len(here)))
+                in_batch = [in_batch[place] for place in live]
+                tokens = [tokens[place] for place in live]
+                live = list(range(len(in_batch)))
             if live:
                 logits = batch.read([[token] for token in tokens])
         return [done[row] for row in range(len(prompts))]
@@ -193,79 +224,103 @@ class TransformersGenerator:
         """Each row with the logits of its last `keep` tokens, or of all where it has fewer."""
         if self.shares is None:
             self.shares = reads_on(self.model) is by_row
-        # those that begin alike are neighbours, or those of similar length
+        # Rows that begin alike become neighbours, or rows of similar length.
         order = sorted(map(list, rows), key=None if self.shares else len)
         starts = range(0, len(order), self.batch_size)
         plans = [
             plan(order[at : at + self.batch_size], keep, self._call, self.shares) for at in starts
         ]
-        passes = sum(len(made.head_passes) + len(made.passes) for made in plans)
+        passes = sum(len(batch.head_passes) + len(batch.passes) for batch in plans)
         idle = self.agree(passes) - passes
-        for made in plans:
-            heads = remembered(self.model, made.heads, self._call)
-            for group in made.passes:
-                own, states = (
-                    [made.rows[row] for row in group],
-                    [heads[made.owners[row]] for row in group],
-                )
+        for batch in plans:
+            heads = remembered(self.model, batch.heads, self._call)
+            for group in batch.passes:
+                contexts = [batch.rows[row] for row in group]
+                states = [heads[batch.owners[row]] for row in group]
                 make = partial(by_row, once=True) if any(head.ids for head in states) else None
-                yield from zip(own, Batch(self.model, make, own, states, keep).logits, strict=True)
-        for _ in range(idle):  # other processes wait for this one's part of the model
+                logits = Batch(self.model, make, contexts, states, keep).logits
+                yield from zip(contexts, logits, strict=True)
+        for _ in range(idle):  # passes of other processes that need this one's part of the model
             Batch(self.model, None, [[0]])
 
     def _end(self, stop: tuple[str, ...]) -> "_End":
-        for last in {
-            text[-1] for text in stop
-        } - self._closers.keys():  # kept: the whole vocabulary is read
+        """What ends a turn with these stop strings."""
+        last_characters = {text[-1] for text in stop}
+        # Kept from call to call: each takes a look at the whole vocabulary.
+        for character in last_characters - self._tokens_with.keys():
             pieces = self.tokenizer.batch_decode([[token] for token in range(len(self.tokenizer))])
-            self._closers[last] = frozenset(
-                token for token, piece in enumerate(pieces) if last in piece
-            )
-        closers = frozenset().union(*(self._closers[text[-1]] for text in stop))
-        own = self.model.generation_config.eos_token_id
-        eos = {*(own if isinstance(own, list) else [own]), self.tokenizer.eos_token_id} - {None}
-        return _End(self.tokenizer, frozenset(eos), stop, closers)
+            tokens = [token for token, piece in enumerate(pieces) if character in piece]
+            self._tokens_with[character] = frozenset(tokens)
+        closers: set[int] = set()
+        for character in last_characters:
+            closers |= self._tokens_with[character]
+        eos = self.model.generation_config.eos_token_id  # one token, several, or none
+        eos_tokens = {*eos} if isinstance(eos, list) else {eos}
+        eos_tokens = (eos_tokens | {self.tokenizer.eos_token_id}) - {None}
+        return _End(
+            tokenizer=self.tokenizer,
+            eos=frozenset(eos_tokens),
+            stop=stop,
+            closers=frozenset(closers),
+        )
 
     @property
     def _call(self) -> int:
+        """What a forward pass costs, in tokens (`batching.CALLS`)."""
         return CALLS.get(next(self.model.parameters()).device.type, CALL)
 
 
 class _End(NamedTuple):
+    """What ends a turn.
+
+    Attributes:
+        eos: tokens that end it.
+        stop: strings that end it.
+        closers: the tokens whose text holds the last character of a stop string. Only these can
+            complete one, so that texts are decoded rarely.
+    """
+
     tokenizer: Any
     eos: frozenset[int]
     stop: tuple[str, ...]
-    # tokens whose text holds a stop string's last character: only these can complete one, so texts are decoded rarely
     closers: frozenset[int]
 
     def of(self, ids: Row, limit: int) -> str:
-        """How a turn ended with the last of these tokens; empty: it goes on."""
+        """How a turn ends with the last of these tokens: "eos", "stop" or "length"; "": it goes on."""
         if ids[-1] in self.eos:
             return "eos"
         if ids[-1] in self.closers:
-            # a stop string spans few tokens, so a window keeps long turns linear; a character takes at most four tokens
+            # A stop string spans few tokens, since a character takes at most four. Only a window is
+            # decoded, which keeps the time of long turns linear.
             window = 4 * max(map(len, self.stop)) + 4
             text = self.tokenizer.decode(ids[-window:], skip_special_tokens=False)
-            if any(item in text for item in self.stop):
+            if any(stop in text for stop in self.stop):
                 return "stop"
         return "length" if len(ids) >= limit else ""
 
 
 def positions_of(config: Any) -> int | None:
-    """How many positions the model was made for, stretched by its RoPE scaling; `None` when it does not say."""
-    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    """How many positions a model has, with its RoPE scaling; `None` where its config does not say."""
+    if hasattr(config, "get_text_config"):
+        config = config.get_text_config()
     positions = getattr(config, "max_position_embeddings", None)
-    scaling = (
-        getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    )
-    return positions and int(positions * max(1.0, scaling.get("factor") or 1.0))
+    scaling = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
+    factor = (scaling or {}).get("factor") or 1.0
+    return positions and int(positions * max(1.0, factor))
 
 
 def chooser(sampling: Sampling) -> Choose:
-    """Samples as `sampling` says. Log-probabilities are those under its temperature, of the whole distribution."""
-    greedy, temperature = sampling.temperature == 0, sampling.temperature or 1.0
-    limits: list[LogitsProcessor] = [TopKLogitsWarper(sampling.top_k)] if sampling.top_k else []
-    limits += [TopPLogitsWarper(sampling.top_p)] if sampling.top_p < 1 else []
+    """A function that samples as `sampling` says.
+
+    Log-probabilities are of the whole distribution under its temperature, without top-k and top-p.
+    """
+    greedy = sampling.temperature == 0
+    temperature = sampling.temperature or 1.0
+    limits: list[LogitsProcessor] = []
+    if sampling.top_k:
+        limits.append(TopKLogitsWarper(sampling.top_k))
+    if sampling.top_p < 1:
+        limits.append(TopPLogitsWarper(sampling.top_p))
 
     def choose(logits: torch.Tensor) -> tuple[Row, list[float]]:
         scores = logits.float() / temperature
@@ -273,9 +328,9 @@ def chooser(sampling: Sampling) -> Choose:
         for limit in limits:
             allowed = limit(None, allowed)
         tokens = scores.argmax(-1, keepdim=True) if greedy else _drawn(allowed.softmax(-1))
-        logprobs = (
-            scores.log_softmax(-1).gather(-1, tokens)[:, 0].tolist() if sampling.logprobs else []
-        )
+        logprobs: list[float] = []
+        if sampling.logprobs:
+            logprobs = scores.log_softmax(-1).gather(-1, tokens)[:, 0].tolist()
         return tokens[:, 0].tolist(), logprobs
 
     return choose
@@ -285,13 +340,17 @@ def _drawn(probs: torch.Tensor) -> torch.Tensor:
     """A token for each row; raises `GeneratorError` for probabilities that are not numbers."""
     if probs[:, 0].isnan().any():
         raise GeneratorError(
-            "the model's logits are not numbers (NaN), so nothing can be sampled: its weights are broken or its "
-            "precision overflows; go back to a checkpoint with a lower learning rate, or compute in float32"
+            "the model's logits are not numbers (NaN), so nothing can be sampled: its weights are "
+            "broken or its "
+            "precision overflows; go back to a checkpoint with a lower learning rate, or compute "
+            "in float32"
         )
     if probs.device.type != "cpu":
         return torch.multinomial(probs, 1)
-    # on CPUs `multinomial` is slow: it draws a number for each token of the vocabulary, and here one a row is enough
-    # right: a draw of 0 must not fall on a token of probability 0; the clamp: rounding may give the whole sum
+    # On CPUs `multinomial` is slow: it draws a number for each token of the vocabulary. One for
+    # each row is enough: the token at which the sum of probabilities passes it. `right=True`, since
+    # a draw of 0 must not fall on a token of probability 0; clamped, since rounding may give the
+    # whole sum.
     sums = probs.cumsum(-1, dtype=torch.float64)
     drawn = torch.rand(len(probs), 1, dtype=torch.float64) * sums[:, -1:]
     return torch.searchsorted(sums, drawn, right=True).clamp(max=probs.shape[-1] - 1)

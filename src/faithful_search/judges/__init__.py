@@ -1,71 +1,83 @@
 """Judges read pairs of texts and say whether the second follows from the first."""
 
-from importlib import import_module
+import sys
 from typing import Any
 
+from .. import registry, suites
 from ..errors import ConfigError, needs
 from .base import (
     Judge as Judge,
     Pair as Pair,
     Request as Request,
     Verdict as Verdict,
+    Weights as Weights,
     Writer as Writer,
 )
-from .grounding import GroundingJudge as GroundingJudge, LexicalJudge as LexicalJudge
+from .containment import ContainmentJudge as ContainmentJudge
+from .lexical import GroundingJudge as GroundingJudge
 
-_CLASSES = {
-    "lexical": ("grounding", "GroundingJudge"),
-    "embedding": ("embedding", "EmbeddingJudge"),
-    "nli": ("nli", "NLIJudge"),
-    "generator": ("generator", "GeneratorJudge"),
-    "endpoint": ("endpoint", "EndpointJudge"),
-    "remote": ("remote", "RemoteJudge"),
-}
-KINDS = tuple(_CLASSES)
-LOCAL = ("embedding", "nli", "generator")  # those that run a model here
+WORDS = ("lexical", "containment")
+"""Those that compare words; results that they made are named after them."""
 
 
-def load(kind: str, model: str | None = None, **knobs: Any) -> Judge:
-    """A judge by its kind.
+def names() -> list[str]:
+    """The judges that come with the package: one for each file here that defines one, and those
+    that suites of questions bring.
+    """
+    return sorted([*_files(), *suites.judges()])
 
-    | kind | model | knobs |
+
+def find(name: str) -> type[Judge]:
+    """The judge's class: by a name of `names`, by that of a judge that a suite of questions brings,
+    by an entry point of the group `faithful_search.judges`, or by the path of a file that defines
+    one.
+
+    Raises `ConfigError` for an unknown name, or without the packages that the judge needs.
+    """
+    with needs(f"the judge {name!r} runs a model here and", "train"):
+        return registry.find(sys.modules[__name__], name, Judge, _files(), suites.judges())
+
+
+def _files() -> list[str]:
+    return registry.files(sys.modules[__name__], Judge)
+
+
+def load(kind: str, model: str | None = None, **settings: Any) -> Judge:
+    """A judge by its name, opened.
+
+    | kind | model | settings |
     |---|---|---|
-    | lexical | none | those of `GroundingJudge` |
+    | lexical | none | those of `GroundingJudge`, which counts the words that are found |
+    | containment | none | `ContainmentJudge` has none; it looks for the whole text as it stands |
+    | facts | none | none; it knows the facts of the bundled questions |
     | embedding | an encoder, Hub id or directory | those of `EmbeddingJudge.from_pretrained` |
     | nli | an NLI classifier, or a seq2seq model of the TRUE kind | those of `NLIJudge.from_pretrained` |
     | generator | a causal LM | those of `GeneratorJudge.from_pretrained` |
     | endpoint | the served model's name | `url`, and those of `EndpointJudge` |
     | remote | none: the server has it | `url` of `faithful-search serve-judge`, and those of `RemoteJudge` |
+    | yours | if `needs_model` | see `find` and `Judge.open` |
 
-    Raises `ConfigError` for an unknown kind, without the model or the packages that the kind needs, or with a model
-    that it cannot have.
+    Raises `ConfigError` for an unknown kind, without the model or the packages that the kind needs,
+    or with a model that it cannot have.
     """
-    if kind not in KINDS:
-        raise ConfigError(f"unknown judge {kind!r}; there are: {', '.join(KINDS)}")
-    if bool(model) == (kind in ("lexical", "remote")):
-        raise ConfigError(f"the judge {kind!r} {'has no model' if model else 'needs a model'}")
-    if kind == "remote" and not knobs.get("url"):
-        raise ConfigError("the judge 'remote' needs the URL of `faithful-search serve-judge`")
-    module, name = _CLASSES[kind]
+    judge = find(kind)
+    if model and not judge.needs_model:
+        raise ConfigError(f"the judge {kind!r} has no model")
+    if judge.needs_model and not model:
+        raise ConfigError(f"the judge {kind!r} needs a model")
     with needs(f"the judge {kind!r} runs a model here and", "train"):
-        judge = getattr(import_module(f".{module}", __name__), name)
-        if kind in LOCAL:
-            return judge.from_pretrained(model, **knobs)
-        return judge(model=model, **knobs) if model else judge(**knobs)
+        return judge.open(model, **settings)
 
 
-def is_lexical(judge: Judge) -> bool:
-    """Whether the judge only compares words: what it measures is then called `…_lexical`.
+def made_by(judge: Judge) -> str:
+    """How the name of a result ends that this judge made: "faithfulness", or one of `WORDS` where
+    words are compared. Raises `JudgeError` for a served judge whose server is down.
 
-    Raises `JudgeError` for a served judge whose server is down.
+    Example:
+        >>> made_by(GroundingJudge()), made_by(ContainmentJudge())
+        ('lexical', 'containment')
     """
-    return bool(getattr(judge, "lexical", False))
-
-
-def reads_queries(judge: Judge) -> bool:
-    """Whether the judge can tell if passages state what a query asks for (`Pair.task` "states").
-
-    Judges that compare texts cannot, and say so by `reads_queries = False`: nothing follows from a query, and what is
-    near its topic is what has to be told apart. Raises as `is_lexical`.
-    """
-    return bool(getattr(judge, "reads_queries", True))
+    if not judge.lexical:
+        return "faithfulness"
+    name = judge.name.removeprefix("remote:")
+    return name if name in WORDS else "lexical"

@@ -4,67 +4,89 @@ from dataclasses import dataclass
 
 from ..errors import ConfigError
 from ..flags import flag
-from . import KINDS, LOCAL, Judge, load
-
-_SERVED, _ENDPOINT = ("endpoint", "remote"), ("endpoint",)
-_KNOBS = {
-    **dict.fromkeys(("url", "concurrency", "timeout"), _SERVED),
-    **dict.fromkeys(("cache", "max_tokens", "together", "prices", "max_cost"), _ENDPOINT),
-    "trust_remote_code": LOCAL,
-}
-"""By the setting that a flag names, the kinds of judges that have it."""
+from . import WORDS, Judge, find, load, names
 
 
 @dataclass
 class JudgeArguments:
-    """Who judges. The default compares words and needs no model."""
+    """Who judges. Without a judge words are compared, which needs no model."""
 
-    judge: str = flag("lexical", f"who judges: {', '.join(KINDS)}")
-    judge_model: str | None = flag(None, "its model: a served name, a Hub id or a directory")
+    judge: str | None = flag(
+        None,
+        f"Judge: {', '.join(names())}, or the path of a file that defines one. By default words "
+        "are "
+        "compared, as by lexical.",
+    )
+    judge_model: str | None = flag(
+        None, "Model of the judge: a served name, a Hub id or a directory."
+    )
     judge_url: str | None = flag(
-        None, "base URL of an OpenAI-compatible endpoint, with /v1; or of a served judge"
+        None, "Base URL of an OpenAI-compatible endpoint, with /v1, or of a served judge."
     )
     judge_cache: str | None = flag(
-        None, "SQLite file of the answers, 'none' for none; default in the Hub's assets"
+        None, "SQLite file in which answers are cached, or 'none'. By default in the Hub's cache."
     )
-    judge_concurrency: int = flag(16, "requests at once to the endpoint or the served judge")
+    judge_concurrency: int = flag(16, "Number of concurrent requests to the judge.")
     judge_timeout: float | None = flag(
-        None, "seconds of a request; by default 60 (endpoint) or 300 (served judge)"
+        None, "Seconds that a request may take. By default 60 (endpoint) or 300 (served judge)."
     )
-    judge_max_tokens: int = flag(16, "tokens of its reply; more where it reasons first")
+    judge_max_tokens: int = flag(
+        16, "Maximum tokens of a reply; a model that reasons first needs more."
+    )
     judge_together: bool = flag(
-        True, "claims on the same evidence in one request, without probabilities"
+        True, "Judge claims on the same evidence in one request, without probabilities."
     )
     judge_prices: str | None = flag(
-        None, "of a million prompt and completion tokens, as 0.15,0.6: counts the cost"
+        None, "Price of a million prompt and completion tokens, as 0.15,0.6, to report the cost."
     )
     judge_max_cost: float | None = flag(
-        None, "the most it may cost, at these prices; the rest is left open", aliases=["--max-cost"]
+        None, "Stop asking once this much has been spent, at these prices.", aliases=["--max-cost"]
+    )
+    judge_tokenizer: str | None = flag(
+        None, "Tokenizer of the endpoint's model, whose control tokens are escaped in texts."
     )
     judge_trust_remote_code: bool = flag(
-        False, "let a judge that runs here run the Python code beside its model"
+        False, "Allow a local judge to run the Python code beside its model."
     )
 
+    @property
+    def reads(self) -> bool:
+        """Whether the judge is to be a model that reads, rather than a comparison of words."""
+        return self.judge is not None and self.judge not in WORDS
+
     def load_judge(self) -> Judge | None:
-        """The judge, or `None` for the comparison of words, each reward's own. Raises as `judges.load`."""
-        if self.judge not in _SERVED and self.judge_url:
-            told = "goes with the judge 'endpoint' or 'remote'"
-            raise ConfigError(f"the judge's URL {self.judge_url!r} {told}, not {self.judge!r}")
-        if self.judge == "lexical" and not self.judge_model:
+        """The judge, or `None` where none is named: each reward then compares words in its own way.
+
+        Raises as `judges.load`.
+        """
+        if self.judge is None:
+            if self.judge_model:
+                raise ConfigError(f"of which kind is the judge {self.judge_model!r}? Name it, too")
+            if self.judge_url:
+                raise self._no_url("the comparison of words")
             return None
-        given = {
-            name: getattr(self, f"judge_{name}")
-            for name, kinds in _KNOBS.items()
-            if self.judge in kinds
-        }
-        knobs = {name: value for name, value in given.items() if value is not None}
-        if knobs.get("cache") == "none":
-            knobs["cache"] = None
-        if "prices" in knobs:
-            try:
-                prompt, completion = map(float, knobs["prices"].split(","))
-            except ValueError as error:
-                told = f"the judge's prices {knobs['prices']!r} are two numbers, as 0.15,0.6"
-                raise ConfigError(f"{told}: of a million prompt and completion tokens") from error
-            knobs["prices"] = prompt, completion
-        return load(self.judge, self.judge_model, **knobs)
+        flags = find(self.judge).flags
+        if self.judge_url and "url" not in flags:
+            raise self._no_url(repr(self.judge))
+        values = {name: getattr(self, f"judge_{name}") for name in flags}
+        settings = {name: value for name, value in values.items() if value is not None}
+        if settings.get("cache") == "none":
+            settings["cache"] = None
+        if "prices" in settings:
+            settings["prices"] = _prices(settings["prices"])
+        return load(self.judge, self.judge_model, **settings)
+
+    def _no_url(self, judge: str) -> ConfigError:
+        served = "goes with the judge 'endpoint' or 'remote'"
+        return ConfigError(f"the judge's URL {self.judge_url!r} {served}, not {judge}")
+
+
+def _prices(text: str) -> tuple[float, float]:
+    try:
+        prompt, completion = map(float, text.split(","))
+    except ValueError as error:
+        raise ConfigError(
+            f"the judge's prices {text!r} are two numbers, as 0.15,0.6: of a million prompt and "
+            "completion tokens"
+        ) from error
+    return prompt, completion

@@ -1,11 +1,14 @@
 """What a judge is: it reads pairs of texts and says whether the second follows from the first."""
 
-from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import msgspec
 
-from ..world import Change
+from ..wire.llm import Stats
 
 Task = Literal["support", "states", "info_think", "think_search", "think_answer", "correctness"]
 """What is asked about a pair; a judge that is prompted has one prompt for each.
@@ -23,23 +26,25 @@ LABELS = ("1", "0")  # what a model that is asked replies: that the hypothesis f
 
 
 class Pair(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Does `hypothesis` follow from `premise`? `question` gives context where a judge can use it.
+    """Does `hypothesis` follow from `premise`? A judge may read the `question`, too.
 
-    `change` says in which world the premise was read, for a judge that goes by facts: see `world.Change`.
+    `context` is for judges that know the facts: `tasks.world_context` of the rollout. All others
+    leave it unread.
     """
 
     premise: str
     hypothesis: str
     question: str = ""
     task: Task = "support"
-    change: Change | None = None
+    context: str = ""
 
 
 class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`p` in [0, 1] that the hypothesis follows; `judge` names what said so, its prompt's version included.
+    """`p` in [0, 1] that the hypothesis follows; `judge` names what said so, its prompt's version
+    included.
 
-    A judge that could not decide about this pair (a server that was down, a reply that cannot be read) abstains: `p`
-    and `label` are `None`, and `why` says what happened.
+    A judge that could not decide about this pair (a server that was down, a reply that cannot be
+    read) abstains: `p` and `label` are `None`, and `why` says what happened.
     """
 
     p: float | None
@@ -52,17 +57,102 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.label is None
 
 
-@runtime_checkable
-class Judge(Protocol):
-    """Verdicts in the order of the pairs. A pair that could not be judged gets a verdict that abstains.
+class Weights(NamedTuple):
+    """Which model answers: the Hub id or directory it was read from, and its revision there."""
 
-    Raises `JudgeError` where nothing can be judged at all: a wrong key, an unknown model.
+    source: str = ""
+    revision: str | None = None
+
+
+def weights_of(source: str, model: Any) -> Weights:
+    """The weights of an opened Transformers model, which may not say where it is from."""
+    config = getattr(model, "config", None)
+    source = source or getattr(config, "name_or_path", "")
+    return Weights(source, getattr(config, "_commit_hash", None))
+
+
+class Judge(ABC):
+    """Gives verdicts on pairs; a subclass needs a `name` and `judge_batch`.
+
+    A judge in a file of its own is found by the file's name, as `--judge` and `judges.load` take
+    it; a file outside the package by its path, or by an entry point of the group
+    `faithful_search.judges`. What is below has defaults that fit a judge that reads each pair by
+    itself, here and without cost. In a dataclass, a field of one of these names needs a default.
     """
 
-    @property
-    def name(self) -> str: ...
+    needs_model: ClassVar[bool] = False
+    """Whether `open` needs the name of a model."""
+    flags: ClassVar[tuple[str, ...]] = ()
+    """The settings of `open` that the flags `--judge_…` of recipes and commands set."""
 
-    def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]: ...
+    if TYPE_CHECKING:  # at run time a property would stand in the way of a dataclass's field
+
+        @property
+        def name(self) -> str:
+            """What results and verdicts call the judge, such as `kind:model`."""
+
+    @classmethod
+    def open(cls, model: str | None = None, **settings: Any) -> Self:
+        """The judge with a model, a Hub id or a directory where it needs one, and settings.
+
+        Raises `ConfigError` when it cannot be opened so.
+        """
+        return cls(**settings) if model is None else cls(model=model, **settings)  # type: ignore[call-arg]
+
+    @abstractmethod
+    def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """One verdict for each pair, in order; a pair that could not be judged gets one that
+        abstains.
+
+        Raises `JudgeError` where nothing can be judged at all: a wrong key, an unknown model.
+        """
+
+    @property
+    def lexical(self) -> bool:
+        """Whether it only compares words: results are then named so, see `judges.made_by`.
+
+        Raises `JudgeError` for a served judge whose server is down, as `reads_queries` does.
+        """
+        return False
+
+    @property
+    def reads_queries(self) -> bool:
+        """Whether it can tell if passages state what a query asks for (the task `states`).
+
+        Judges that compare texts cannot: nothing follows from a query, and what is near its topic
+        is what has to be told apart.
+        """
+        return True
+
+    @property
+    def together(self) -> bool:
+        """Whether claims on the same evidence are judged by one prompt about all of them."""
+        return False
+
+    @property
+    def concurrency(self) -> int | None:
+        """How many requests are under way at once; `None` where the judge runs in this process."""
+        return None
+
+    @property
+    def stats(self) -> Stats | None:
+        """What asking has taken so far; `None` where nothing is counted."""
+        return None
+
+    @property
+    def weights(self) -> Weights:
+        """The model whose weights its verdicts depend on."""
+        return Weights()
+
+    def keeping(self, path: Path) -> AbstractContextManager[None]:
+        """While entered, answers that cost money and have no cache are kept in this file."""
+        return nullcontext()
+
+    def reporting(self, on_progress: Callable[[int], object]) -> "Judge":
+        """The judge that calls `on_progress` with the number of pairs finished since the last call,
+        where it takes long enough for that.
+        """
+        return self
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -72,11 +162,24 @@ class Request(msgspec.Struct, frozen=True):
     fields: Mapping[str, str]
 
 
-@runtime_checkable
-class Writer(Protocol):
-    """What can write texts on request: makes claims of an answer, invents a lure, condenses passages, sums up threads.
-
-    Texts come in the order of the requests; `None` where none could be had. Raises `JudgeError` as a judge does.
+class Writer(ABC):
+    """Writes texts on request: the claims of an answer, a lure, what passages say about a query,
+    the summary of a thread.
     """
 
-    def write_batch(self, requests: Sequence[Request]) -> list[str | None]: ...
+    if TYPE_CHECKING:
+
+        @property
+        def name(self) -> str:
+            """What results and caches call the writer."""
+
+    @abstractmethod
+    def write_batch(self, requests: Sequence[Request]) -> list[str | None]:
+        """The texts in the order of the requests; `None` where none could be had. Raises
+        `JudgeError` as a judge does.
+        """
+
+    @property
+    def writing(self) -> Mapping[str, Any]:
+        """The settings that its texts depend on besides its name and the request."""
+        return {}

@@ -6,28 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import JudgeError, ToolError
+from ..escape import as_line
 from ..wire.cache import key_of
 from ..wire.redact import redact
 from . import prompting
 from .base import Request, Writer
 
 _log = logging.getLogger(__name__)
-# of the writers there are
-_SETTINGS = (
-    "source",
-    "temperature",
-    "seed",
-    "max_tokens",
-    "write_tokens",
-    "max_new_tokens",
-    "window",
-    "extra_body",
-)
 
 
 @dataclass(frozen=True)
 class Condensing:
-    """A `tools.base.Condenser` on a `Writer`, such as an `EndpointJudge`: `Browse(condenser=Condensing(judge))`.
+    """A `tools.base.Condenser` on a `Writer`, such as an `EndpointJudge`:
+    `Browse(condenser=Condensing(judge))`.
 
     Args:
         writer: writes the text; asked on a thread of its own, because it blocks.
@@ -41,9 +32,8 @@ class Condensing:
     def name(self) -> str:
         """The writer, the prompt's version, and a digest of all else that a summary depends on."""
         prompt = prompting.load("condense")
-        settings = {name: getattr(self.writer, name, None) for name in _SETTINGS}
-        rest = key_of(settings=settings, longest=self.longest, prompt=prompt.digest)[:12]
-        return f"{getattr(self.writer, 'name', type(self.writer).__name__)} {prompt.id} {rest}"
+        settings = key_of(settings=self.writer.writing, longest=self.longest, prompt=prompt.digest)
+        return f"{self.writer.name} {prompt.id} {settings[:12]}"
 
     async def condense(self, query: str, passages: Sequence[str]) -> str:
         request = Request(
@@ -52,8 +42,8 @@ class Condensing:
         try:
             [text] = await asyncio.to_thread(self.writer.write_batch, [request])
         except JudgeError as error:
-            _log.warning("no summary could be written: %s", redact(str(error)))
+            _log.warning("no summary could be written: %s", as_line(redact(str(error))))
             raise ToolError("no summary could be written") from error
         if text is None:
-            raise ToolError("no summary could be written", passing=True)
+            raise ToolError("no summary could be written", transient=True)
         return "" if text.strip().rstrip(".").lower() in ("", "nothing") else text.strip()

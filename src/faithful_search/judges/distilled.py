@@ -1,4 +1,6 @@
-"""What a distilled judge's directory says about it: `judge.json`, and the temperature that calibrates its p."""
+"""What a distilled judge's directory says about it: `judge.json`, and the temperature that
+calibrates its p.
+"""
 
 import math
 import os
@@ -20,10 +22,12 @@ class JudgeFile(msgspec.Struct, frozen=True):
     Attributes:
         kind: how it judges, as `--judge` takes it.
         task: what it was trained to be asked.
-        prompt: `name@version` of the prompt that it was trained on; `None` for a classifier, which has none.
+        prompt: `name@version` of the prompt that it was trained on; `None` for a classifier, which
+            has none.
         temperature, threshold: see `calibrated`, and the smallest p that counts as support.
         base_model, trained_on: what training started from, and the sources of the labelled pairs.
-        window, stride: tokens of a premise that a classifier reads at once, and that neighbouring windows share.
+        window, stride: tokens of a premise that a classifier reads at once, and that neighbouring
+            windows share.
     """
 
     kind: Kind
@@ -51,8 +55,9 @@ class JudgeFile(msgspec.Struct, frozen=True):
 
 
 def read(model: str, revision: str | None = None) -> JudgeFile | None:
-    """The `judge.json` of a directory or Hub repository; `None` where there is none. Raises `ConfigError` when it
-    cannot be read, or the Hub, which cannot be reached, might hold one."""
+    """The `judge.json` of a directory or Hub repository; `None` where there is none. Raises
+    `ConfigError` when it cannot be read, or the Hub, which cannot be reached, might hold one.
+    """
     from ..inference.loading import file_beside  # brings torch, which such a judge needs anyway
 
     path = file_beside(model, FILE, revision)
@@ -63,17 +68,19 @@ def read(model: str, revision: str | None = None) -> JudgeFile | None:
 
 
 def settings(model: str, kind: Kind, revision: str | None = None) -> dict[str, Any]:
-    """What `judge.json` sets of a judge of this kind; empty without one. Raises `ConfigError` as `read`, or where it
-    is that of a judge of the other kind."""
-    found = read(model, revision)
-    if found is None:
+    """What `judge.json` sets of a judge of this kind; empty without one. Raises `ConfigError` as
+    `read`, or where it is that of a judge of the other kind.
+    """
+    judge_file = read(model, revision)
+    if judge_file is None:
         return {}
-    if found.kind != kind:
+    if judge_file.kind != kind:
         raise ConfigError(
-            f"{model!r} is a distilled judge of the kind {found.kind!r}: use --judge {found.kind}"
+            f"{model!r} is a distilled judge of the kind {judge_file.kind!r}: use --judge "
+            f"{judge_file.kind}"
         )
     knobs = {
-        name: getattr(found, name) for name in ("temperature", "threshold", "window", "stride")
+        name: getattr(judge_file, name) for name in ("temperature", "threshold", "window", "stride")
     }
     return {name: value for name, value in knobs.items() if value is not None}
 
@@ -82,7 +89,8 @@ def check(threshold: float, temperature: float = 1.0, window: int = 1, stride: i
     """Raises `ConfigError` for knobs of a judge that are out of range."""
     if not 0 <= stride < window:
         raise ConfigError(
-            f"window must be at least 1 token, and stride from 0 to below it; got {window} and {stride}"
+            f"window must be at least 1 token, and stride from 0 to below it; got {window} and "
+            f"{stride}"
         )
     if not 0 <= threshold <= 1:
         raise ConfigError(f"threshold must be in [0, 1], got {threshold}")
@@ -91,9 +99,12 @@ def check(threshold: float, temperature: float = 1.0, window: int = 1, stride: i
 
 
 def calibrated(p: float, temperature: float) -> float:
-    """sigmoid(logit(p) / temperature): nearer to 0.5 for a temperature above 1, and on the same side of it always."""
+    """sigmoid(logit(p) / temperature): nearer to 0.5 for a temperature above 1, and on the same
+    side of it always.
+    """
     if temperature == 1.0 or not 0 < p < 1:
         return p
-    # -700: `exp` overflows beyond; the last line keeps the label of a p next to 0.5, which rounding could turn
+    # -700: `exp` overflows beyond; the last line keeps the label of a p next to 0.5, which rounding
+    # could turn
     cooled = 1 / (1 + math.exp(-max(-700.0, math.log(p / (1 - p)) / temperature)))
     return min(cooled, math.nextafter(0.5, 0)) if p < 0.5 else max(cooled, 0.5)

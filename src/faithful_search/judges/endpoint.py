@@ -1,16 +1,18 @@
-"""The judge behind an OpenAI-compatible endpoint: a served model reads a prompt and answers 1 or 0."""
+"""The judge behind an OpenAI-compatible endpoint: a served model reads a prompt and answers 1 or
+0.
+"""
 
 import asyncio
 import logging
 import math
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import msgspec
 
@@ -19,61 +21,93 @@ from ..errors import ConfigError, DataError, JudgeError
 from ..text import sentences
 from ..wire.background import Background, map_concurrently
 from ..wire.cache import Cache, key_of
-from ..wire.llm import LLM, Endpoint, Reply, Stats, Unanswered, Unreadable, with_key
-from .base import Pair, Request, Verdict
-from .labels import Answer, Form, Ladder, Question, read
+from ..wire.llm import LLM, ChatReply, Endpoint, Stats, Unanswered, Unreadable, with_key
+from . import control_tokens
+from .base import Judge, Pair, Request, Verdict, Writer
+from .labels import JudgeAnswer, Ladder, Question, ReplyForm, read
 from .prompting import Prompt, fields_of, load
 
 _log = logging.getLogger(__name__)
-# servers read a spelled control token as the token itself, and which ones the served model has is not known here
-_CONTROL = Fence(
-    r"<[|\uff5c]|</?s>|<(?:bos|eos|pad|unk)>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>"
+MANY_CLAIMS_PROMPT = "support_many"
+"""The prompt about several claims on the same evidence."""
+MOST_CLAIMS = 20
+"""The most claims of one request: the more there are, the easier a model loses count."""
+_TOKENS_PER_CLAIM = 8
+"""A line with a claim's number and its label has no more tokens."""
+_SHARED = (
+    "url",
+    "model",
+    "timeout",
+    "patience",
+    "retries",
+    "backoff",
+    "concurrency",
+    "give_up_after",
 )
-TOGETHER = "support_many"  # the prompt about several claims on the same evidence
-MOST = 20  # claims of one request: the more there are, the easier a model loses count
-_LINE = 8  # tokens of a line with a claim's number and label
+"""The settings that the judge hands to its `Endpoint`."""
 
 
 @dataclass(frozen=True)
-class EndpointJudge:
+class EndpointJudge(Judge, Writer):
     """Asks a served model; judges pairs and writes texts.
 
-    p is p₁ / (p₁ + p₀) of the label's token where the server gives log-probs, else 1 or 0. Which of log-probs and
-    constrained output (a choice of the two labels) the server accepts is found out with the first question. A pair
-    without an answer gets a verdict that abstains and says why, and is asked about again next time. Answers go to the
-    cache as they come; an interruption waits for those under way, a second one leaves them. Identical pairs are asked
-    once. Callable from threads and inside a running event loop, which it blocks. A pickle carries the settings.
+    p is p₁ / (p₁ + p₀) at the label's token where the server gives log-probs, else 1 or 0. The
+    first question finds out whether the server accepts log-probs and constrained output (a choice
+    of the two labels). A pair without an answer gets a verdict that abstains and says why; it is
+    asked about again next time. Answers go to the cache as they come. Ctrl-C waits for the requests
+    under way, a second one leaves them. Identical pairs are asked about once. The judge may be
+    called from threads and inside a running event loop, which it blocks. A pickle carries the
+    settings.
 
-    The key is read from the environment when it is needed and kept nowhere else: `FAITHFUL_SEARCH_API_KEY`, else the
-    Hub's token for Hugging Face hosts alone, else `OPENAI_API_KEY`.
+    The key is read from the environment when it is needed and kept nowhere else:
+    `FAITHFUL_SEARCH_API_KEY`, else the Hub's token for Hugging Face hosts alone, else
+    `OPENAI_API_KEY`.
 
     Args:
         model: the served model's name.
-        url: the server's base URL, usually ending in `/v1`; without one, Hugging Face Inference Providers.
-        concurrency, timeout, patience, retries, backoff, give_up_after: of asking, see `wire.llm.Endpoint`.
-        cache: a file; "auto" is `judgements.sqlite` in the Hub's assets folder, None keeps nothing. Answers are found
-            again by model, prompt and parameters, wherever the model is served.
-        together: ask about several claims on the same evidence (`Pair.task` "support"; 20 claims at most) in one
-            request, by a prompt of its own, which `Verdict.judge` names. Their p is 1 or 0, no probability, and what is
-            said of one claim may depend on the others. Where a reply is not one label for each claim, each is asked by
-            itself.
-        temperature, seed: of the sampling; None leaves them out.
-        max_tokens: of a label, several of which get 8 more each; a model that reasons first needs more than the
-            default. None leaves it out.
-        write_tokens: of a text that is written; where `max_tokens` is more, or None, that.
+        url: the server's base URL, usually ending in `/v1`; without one, Hugging Face Inference
+            Providers.
+        concurrency: requests under way at once.
+        timeout: seconds for one request, its whole answer included.
+        patience: seconds for one question, its retries included.
+        retries: further tries of a question after transient failures.
+        backoff: seconds before the first retry, doubled each time.
+        give_up_after: questions in a row without any answer, after which no more are asked.
+        cache: the file that keeps answers; "auto" is `judgements.sqlite` in the Hub's assets
+            folder, None keeps nothing. Answers are found again by model, prompt and parameters,
+            wherever the model is served.
+        together: ask about several claims on the same evidence (`Pair.task` "support"; 20 claims at
+            most) in one request, by a prompt of its own, which `Verdict.judge` names. Their p is 1
+            or 0, no probability, and what is said of one claim may depend on the others. Where a
+            reply is not one label for each claim, each is asked by itself.
+        temperature: the sampling temperature; None leaves it out of the request.
+        seed: the seed of the sampling; None leaves it out of the request.
+        max_tokens: the most tokens of a reply with one label; each further claim of a request adds
+            8. A model that reasons first needs more than the default. None leaves the limit out.
+        write_tokens: the most tokens of a text that is written; `max_tokens` counts instead where
+            it is more, or None.
         extra_body: further parameters of the request.
-        prices: of a million prompt and completion tokens, for `stats.cost`.
-        max_cost: in their currency; what is not answered when so much was spent abstains. What is under way is paid.
-        dry: ask nothing: `stats` count what would be asked, about as many tokens, and every verdict is a yes.
-        on_progress: called with the number of pairs finished since its last call, on another thread; not pickled.
+        tokenizer: the tokenizer of the served model, a Hub id or a directory; its control tokens
+            are escaped in texts. Without one the server is asked for them, and everything of their
+            form is escaped.
+        prices: the prices of a million prompt tokens and of a million completion tokens, for
+            `stats.cost`.
+        max_cost: the most to spend, in the currency of `prices`. Pairs without an answer by then
+            abstain; requests under way are still paid.
+        dry: ask nothing: `stats` count what would be asked and about as many tokens, and every
+            verdict is a yes.
+        on_progress: called with the number of pairs finished since its last call, on another
+            thread; not pickled.
 
     Raises:
         ConfigError: for settings that cannot work.
-        JudgeError: by `judge_batch` and `write_batch`, when asking is pointless: a wrong key, an unknown model.
+        JudgeError: by `judge_batch` and `write_batch`, when asking is pointless: a wrong key, an
+            unknown model.
         DataError: by both, when the cache's file cannot be used.
 
-    How it can be gamed: text that argues with the judge. Untrusted text is fenced (see `Prompt.fill`) and the usual
-    control tokens in it are escaped, which stops it from ending its block or our turn, not from being persuasive.
+    How it can be gamed: text that argues with the judge. Untrusted text is fenced (see
+    `Prompt.fill`) and control tokens in it are escaped (see `control_tokens`), which stops it from
+    ending its block or our turn, not from being persuasive.
     """
 
     model: str
@@ -91,18 +125,37 @@ class EndpointJudge:
     max_tokens: int | None = 16
     write_tokens: int | None = 512
     extra_body: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    tokenizer: str | None = None
     prices: tuple[float, float] | None = None
     max_cost: float | None = None
     dry: bool = False
     on_progress: Callable[[int], object] | None = field(default=None, repr=False, compare=False)
-    # what is open, or known of the server, is no setting: it is neither shown, compared, copied nor pickled
+    # Runtime state (connections, counters, what is known of the server) is no setting: it is
+    # neither shown, compared, copied nor pickled.
     _endpoint: Endpoint = field(init=False, repr=False, compare=False)
     _counts: Stats = field(default_factory=Stats, init=False, repr=False, compare=False)
     _ladder: Ladder = field(default_factory=Ladder, init=False, repr=False, compare=False)
-    _made_up: dict[str, Answer] = field(default_factory=dict, init=False, repr=False, compare=False)
-    # few threads: the only blocking calls on its loop read and write the cache, which one at a time may do anyway
+    # the answers of a dry run, by the question's key
+    _made_up: dict[str, JudgeAnswer] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    # 4 threads suffice: only the cache blocks this loop, and its accesses take turns.
     _background: Background = field(
-        default_factory=lambda: Background(4), init=False, repr=False, compare=False
+        default_factory=lambda: Background(threads=4), init=False, repr=False, compare=False
+    )
+
+    needs_model: ClassVar[bool] = True
+    # the settings that `--judge_…` flags set, see `Judge.flags`
+    flags: ClassVar[tuple[str, ...]] = (
+        "url",
+        "concurrency",
+        "timeout",
+        "cache",
+        "max_tokens",
+        "together",
+        "prices",
+        "max_cost",
+        "tokenizer",
     )
 
     def __post_init__(self) -> None:
@@ -110,26 +163,17 @@ class EndpointJudge:
             raise ConfigError(
                 "max_cost needs prices: without them it is not known what the answers cost"
             )
-        if not all(
-            0 <= price < math.inf for price in self.prices or ()
-        ):  # else no cost would ever reach the most
+        # A negative price or NaN would never let the cost reach `max_cost`.
+        if not all(0 <= price < math.inf for price in self.prices or ()):
             raise ConfigError(f"prices must be numbers of at least 0, got {self.prices}")
-        shared = (
-            "url",
-            "model",
-            "timeout",
-            "patience",
-            "retries",
-            "backoff",
-            "concurrency",
-            "give_up_after",
-        )
-        object.__setattr__(
-            self, "_endpoint", Endpoint(**{name: getattr(self, name) for name in shared})
-        )
+        settings = {name: getattr(self, name) for name in _SHARED}
+        object.__setattr__(self, "_endpoint", Endpoint(**settings))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        settings = {own.name: getattr(self, own.name) for own in fields(self) if own.init}
+        """Pickle the settings alone, without `on_progress` and runtime state."""
+        settings = {
+            setting.name: getattr(self, setting.name) for setting in fields(self) if setting.init
+        }
         return partial(type(self), **settings | {"on_progress": None}), ()
 
     @property
@@ -140,6 +184,21 @@ class EndpointJudge:
     def stats(self) -> Stats:
         """What this judge has asked so far; a copy."""
         return replace(self._counts, notes=dict(self._counts.notes))
+
+    @property
+    def writing(self) -> Mapping[str, Any]:
+        """The settings that a text depends on, see `Writer.writing`."""
+        return {
+            "temperature": self.temperature,
+            "seed": self.seed,
+            "max_tokens": self.max_tokens,
+            "write_tokens": self.write_tokens,
+            "extra_body": self.extra_body,
+        }
+
+    def reporting(self, on_progress: Callable[[int], object]) -> Self:
+        """A judge with these settings and counters of its own that reports its progress."""
+        return replace(self, on_progress=on_progress)
 
     @cached_property
     def _cache(self) -> Cache | None:
@@ -152,81 +211,102 @@ class EndpointJudge:
         )
 
     @cached_property
+    def _fence(self) -> Fence:
+        # The server is asked for its control tokens when a text first needs them, and never in a
+        # dry run.
+        if self.tokenizer is not None:
+            return control_tokens.of_tokenizer(self.tokenizer)
+        if self.url is None or self.dry:
+            return control_tokens.GENERAL
+        try:
+            key = with_key(self._endpoint).key
+        except JudgeError:  # a missing key is reported when the first question is asked
+            key = None
+        return control_tokens.of_server(self.url, key)
+
+    def _fenced(self, text: str) -> str:
+        """The text without anything that the served model reads as a control token."""
+        escaped = control_tokens.GENERAL.escape(text)
+        # Most texts hold nothing else, so that neither a tokenizer nor the server is needed.
+        if self.tokenizer is None and not control_tokens.may_hold_other_control_tokens(escaped):
+            return escaped
+        return self._fence.escape(text)
+
+    @cached_property
     def _llm(self) -> LLM:
         # made for the first question that is not cached: only then is a key needed
         return LLM(with_key(self._endpoint), self._counts)
 
     @contextmanager
     def keeping(self, path: Path) -> Iterator[None]:
-        """Keep answers in this file where there is no cache; it is removed when all questions were answered."""
+        """Keep answers in this file where there is no cache; it is removed when all questions were
+        answered.
+        """
         if self._cache is not None or self.dry:
             yield
             return
-        failures, self.__dict__["_cache"] = self._counts.failures, Cache(path)
+        failures_before = self._counts.failures
+        self.__dict__["_cache"] = Cache(path)
         try:
             yield
         finally:
             self.__dict__.pop("_cache").close()
-        if self._counts.failures == failures:
+        if self._counts.failures == failures_before:
             for ending in ("", "-wal", "-shm"):
                 path.with_name(f"{path.name}{ending}").unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Close the connections, the background thread and the cache's file; the next batch opens them again."""
+        """Close the connections, the background thread and the cache's file; the next batch opens
+        them again.
+        """
         self._background.stop()
         self.__dict__.pop("_llm", None)
-        if self._cache is not None:
-            self._cache.close()
+        # An open cache is in `__dict__`: `self._cache` would open one in order to close it.
+        cache = self.__dict__.get("_cache")
+        if cache is not None:
+            cache.close()
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        asked = {pair: self._question(load(pair.task), fields_of(pair)) for pair in pairs}
-        answers = self._answers(
-            [asked[pair] for pair in pairs], self._groups(asked) if self.together else []
-        )
+        questions = {pair: self._question(load(pair.task), fields_of(pair)) for pair in pairs}
+        groups = self._groups(questions) if self.together else []
+        answers = self._answers([questions[pair] for pair in pairs], groups)
         verdicts = []
         for pair, answer in zip(pairs, answers, strict=True):
-            prompt = load(TOGETHER if answer.together else pair.task)
-            verdicts.append(
-                Verdict(answer.p, answer.label, answer.missing, f"{self.name} {prompt.id}")
-            )
+            prompt = load(MANY_CLAIMS_PROMPT if answer.together else pair.task)
+            judged_by = f"{self.name} {prompt.id}"
+            verdicts.append(Verdict(answer.p, answer.label, answer.missing, judged_by))
         return verdicts
 
     def write_batch(self, requests: Sequence[Request]) -> list[str | None]:
-        asked = [
+        questions = [
             self._question(load(request.prompt), request.fields, writes=True)
             for request in requests
         ]
-        answers = self._answers(asked)
-        if self.dry:  # as many claims as an answer has sentences
-            return [
-                "\n".join(sentences(request.fields.get("answer", ""))) or None
-                for request in requests
-            ]
-        return [answer.text for answer in answers]
+        answers = self._answers(questions)
+        if not self.dry:
+            return [answer.text for answer in answers]
+        # An estimate goes on to judge claims: each sentence of the answer stands for one.
+        made_up = ["\n".join(sentences(request.fields.get("answer", ""))) for request in requests]
+        return [text or None for text in made_up]
 
-    def _groups(self, asked: Mapping[Pair, Question]) -> list[Question]:
-        """Questions about several claims on the same evidence; more than `MOST` claims are cut into equal parts."""
-        by_evidence: dict[tuple[str, str], list[Pair]] = {}
-        for pair in asked:
+    def _groups(self, questions: Mapping[Pair, Question]) -> list[Question]:
+        """Questions about several claims on the same evidence; more than `MOST_CLAIMS` are cut
+        into equal parts.
+        """
+        by_evidence: defaultdict[tuple[str, str], list[Pair]] = defaultdict(list)
+        for pair in questions:
             if pair.task == "support":
-                by_evidence.setdefault((pair.premise, pair.question), []).append(pair)
+                by_evidence[pair.premise, pair.question].append(pair)
         groups = []
-        for (premise, question), pairs in by_evidence.items():
-            size = math.ceil(len(pairs) / math.ceil(len(pairs) / MOST))
-            for part in (
-                pairs[at : at + size] for at in range(0, len(pairs), size) if len(pairs) > 1
-            ):
-                # a claim is one line: its own line breaks could pose as the next claim
-                claims = (
-                    f"{number}. {' '.join(pair.hypothesis.split())}"
-                    for number, pair in enumerate(part, 1)
-                )
-                texts = {"premise": premise, "question": question, "claims": "\n".join(claims)}
-                groups.append(
-                    self._question(
-                        load(TOGETHER), texts, members=tuple(asked[pair] for pair in part)
-                    )
-                )
+        for pairs in by_evidence.values():
+            if len(pairs) == 1:
+                continue
+            size = math.ceil(len(pairs) / math.ceil(len(pairs) / MOST_CLAIMS))
+            for start in range(0, len(pairs), size):
+                part = pairs[start : start + size]
+                members = tuple(questions[pair] for pair in part)
+                prompt = load(MANY_CLAIMS_PROMPT)
+                groups.append(self._question(prompt, _claims_of(part), members=members))
         return groups
 
     def _question(
@@ -236,31 +316,36 @@ class EndpointJudge:
         writes: bool = False,
         members: tuple[Question, ...] = (),
     ) -> Question:
-        messages = prompt.fill({name: _CONTROL.escape(text) for name, text in texts.items()})
-        limit = self.max_tokens and self.max_tokens + _LINE * len(members)
+        """The request for a label, a text (`writes`) or the labels of `members`, with the prompt
+        filled with these texts.
+        """
+        messages = prompt.fill({name: self._fenced(text) for name, text in texts.items()})
+        limit = self.max_tokens
+        if limit is not None:
+            limit += _TOKENS_PER_CLAIM * len(members)
         if writes and limit is not None:
             # a model that reasons before a label reasons before a text, too
             limit = None if self.write_tokens is None else max(self.write_tokens, limit)
-        own = {"temperature": self.temperature, "seed": self.seed, "max_tokens": limit}
-        body = {name: value for name, value in own.items() if value is not None} | dict(
-            self.extra_body
-        )
-        prompted = [prompt.id, prompt.digest]
-        constrained = "none" if writes or members else "auto"
+        sampling = {"temperature": self.temperature, "seed": self.seed, "max_tokens": limit}
+        body = {name: value for name, value in sampling.items() if value is not None}
+        body.update(self.extra_body)
         key = key_of(
             model=self.model,
-            prompt=prompted,
+            prompt=[prompt.id, prompt.digest],
             messages=messages,
             parameters=body,
-            constrained=constrained,
+            # "auto": a single label is asked for with constrained output where the server can
+            constrained="none" if writes or members else "auto",
         )
-        return Question(key, messages, body, writes, members)
+        return Question(key=key, messages=messages, body=body, writes=writes, members=members)
 
     def _answers(
         self, questions: Sequence[Question], groups: Sequence[Question] = ()
-    ) -> list[Answer]:
-        """The answers in order. A group is asked in place of its members, which are among the questions; where that
-        gives no answer, because of its length or its reply, each member is asked by itself."""
+    ) -> list[JudgeAnswer]:
+        """The answers in order. A group is asked in place of its members, which are among the
+        questions; where that gives no answer, because of its length or its reply, each member is
+        asked by itself.
+        """
         batch = _Batch(self, questions, groups)
         try:
             if batch.open:
@@ -270,171 +355,233 @@ class EndpointJudge:
             raise
         except TimeoutError as error:
             raise JudgeError(f"the judge's background thread hangs: {error}") from error
-        if batch.pointless and all(answer.missing for answer in batch.found.values()):
-            raise batch.pointless
-        return [batch.found[question.key] for question in questions]
+        if batch.stopped_by and all(answer.missing for answer in batch.answers.values()):
+            raise batch.stopped_by
+        return [batch.answers[question.key] for question in questions]
 
-    def _decode(self, value: bytes) -> Answer:
+    def _decode(self, value: bytes) -> JudgeAnswer:
         try:
-            return msgspec.json.decode(value, type=Answer)
+            return msgspec.json.decode(value, type=JudgeAnswer)
         except msgspec.MsgspecError as error:
-            told = f"{self._cache} holds an entry that is not an answer; name another file for the cache"
-            raise DataError(told) from error
+            raise DataError(
+                f"{self._cache} holds an entry that is not an answer; name another file for the "
+                "cache"
+            ) from error
 
-    def _make_up(self, question: Question) -> Answer:
-        """An answer without asking, with what a real one would take added to the counters."""
-        prompt, completion = question.tokens
+    def _make_up(self, question: Question) -> JudgeAnswer:
+        """A yes without asking; the counters get what a real answer would take."""
+        prompt_tokens, completion_tokens = question.tokens
         self._counts.calls += 1
-        self._counts.prompt_tokens += prompt
-        self._counts.completion_tokens += completion
-        self._bill(prompt, completion)
-        return self._made_up.setdefault(
-            question.key, Answer(1.0, True, "", (True,) * len(question.members))
-        )
+        self._counts.prompt_tokens += prompt_tokens
+        self._counts.completion_tokens += completion_tokens
+        self._bill(prompt_tokens, completion_tokens)
+        answer = JudgeAnswer(p=1.0, label=True, text="", labels=(True,) * len(question.members))
+        return self._made_up.setdefault(question.key, answer)
 
-    async def _answer(self, question: Question, on_retry: Callable[[], object]) -> Answer:
-        """The answer, which the cache keeps. Raises `Unanswered` without one, `JudgeError` when asking is pointless."""
+    async def _answer(self, question: Question, on_retry: Callable[[], object]) -> JudgeAnswer:
+        """The answer, which the cache keeps. Raises `Unanswered` without one, `JudgeError` when
+        asking is pointless.
+        """
         ask = partial(self._ask, question, on_retry)
         if self._cache is None:
             return await ask()
-        answer, was_there = await self._cache.get_or_compute(question.key, ask, self._decode)
-        self._counts.hits += was_there
+        answer, was_cached = await self._cache.get_or_compute(question.key, ask, self._decode)
+        self._counts.hits += was_cached
         return answer
 
-    async def _ask(self, question: Question, on_retry: Callable[[], object]) -> Answer:
+    async def _ask(self, question: Question, on_retry: Callable[[], object]) -> JudgeAnswer:
+        """The answer of the server; a label or text that cannot be read is asked for a second time,
+        the labels of a group are not. Raises as `_answer`.
+        """
         if self.max_cost is not None and self._counts.cost >= self.max_cost:
             raise JudgeError(
-                f"not asked: the answers have cost {self._counts.cost:.4f} of at most {self.max_cost:g}"
+                f"not asked: the answers have cost {self._counts.cost:.4f} of at most "
+                f"{self.max_cost:g}"
             )
         try:
             return read(question, await self._reply(question, question.body, on_retry))
         except Unreadable:
             if question.members:
-                raise
-        # a second time with another seed: with temperature 0, the same one would give the same unreadable reply
-        seed = question.body.get("seed")
-        again = question.body if seed is None else {**question.body, "seed": seed + 1}
-        return read(question, await self._reply(question, again, on_retry))
+                raise  # `_Batch` asks about each member
+        # with temperature 0 the same seed would give the same unreadable reply
+        body = question.body
+        if body.get("seed") is not None:
+            body = {**body, "seed": body["seed"] + 1}
+        return read(question, await self._reply(question, body, on_retry))
 
     async def _reply(
         self, question: Question, body: dict[str, Any], on_retry: Callable[[], object]
-    ) -> Reply:
+    ) -> ChatReply:
         """The reply in the strictest form that the server takes."""
         while True:
-            form = self._ladder.current if question.one_label else Form()
-            asked = {**body, **form.body}
+            form = self._ladder.current if question.one_label else ReplyForm()
+            request = {**body, **form.body}
             try:
-                reply = await self._llm.chat(question.messages, asked, on_retry=on_retry)
+                reply = await self._llm.chat(question.messages, request, on_retry=on_retry)
             except Unanswered as fault:
                 if not (question.one_label and self._ladder.step_down(form, fault)):
                     raise
             else:
-                self._ladder.settled |= question.one_label and form == self._ladder.current
+                if question.one_label and form == self._ladder.current:
+                    self._ladder.settled = True
                 self._bill(reply.prompt_tokens, reply.completion_tokens)
                 return reply
 
-    def _bill(self, prompt: int, completion: int) -> None:
-        prices = self.prices or (0.0, 0.0)
-        self._counts.cost += (prompt * prices[0] + completion * prices[1]) / 1e6
+    def _bill(self, prompt_tokens: int, completion_tokens: int) -> None:
+        prompt_price, completion_price = self.prices or (0.0, 0.0)
+        cost = prompt_tokens * prompt_price + completion_tokens * completion_price
+        self._counts.cost += cost / 1e6
+
+
+def _claims_of(pairs: Sequence[Pair]) -> dict[str, str]:
+    """The fields of `MANY_CLAIMS_PROMPT`, for pairs that share premise and question."""
+    lines = []
+    for number, pair in enumerate(pairs, start=1):
+        # a claim is one line: its own line breaks could pose as the next claim
+        claim = " ".join(pair.hypothesis.split())
+        lines.append(f"{number}. {claim}")
+    return {
+        "premise": pairs[0].premise,
+        "question": pairs[0].question,
+        "claims": "\n".join(lines),
+    }
 
 
 class _Batch:
-    """One call's questions and the answers found so far, by key.
+    """The questions of one call, and their answers as they come. A part of `EndpointJudge`, whose
+    cache, counters and connections it uses.
 
-    `open` are to be asked, those for one label first; `pointless` is why the remaining ones are not asked.
+    Attributes:
+        answers: the answers there are, by their question's key.
+        open: the questions to ask, those for one label first.
+        stopped_by: the error after which no more questions are asked; `None` while there is none.
     """
 
     def __init__(
         self, judge: EndpointJudge, questions: Sequence[Question], groups: Sequence[Question]
     ) -> None:
-        self._judge, self._pairs = judge, Counter(question.key for question in questions)
-        self.found: dict[str, Answer] = {}
+        self._judge = judge
+        # how many pairs wait for each question
+        self._times_asked = Counter(question.key for question in questions)
+        self.answers: dict[str, JudgeAnswer] = {}
         self.open: list[Question] = []
-        self.pointless: JudgeError | None = None
-        wanted = {question.key: question for question in questions}
-        kept = (
-            judge._cache.get_many([*wanted, *(group.key for group in groups)])
-            if judge._cache
-            else {}
-        )
-        known = judge._made_up | {key: judge._decode(value) for key, value in kept.items()}
-        for group in groups:
-            # a group whose members were all answered one by one, by an earlier run, is not asked again
-            members = {member.key for member in group.members}
-            if group.key in known or not members <= known.keys():
-                wanted[group.key] = group
-                for key in members:
-                    wanted.pop(key, None)
-        for question in wanted.values():
-            if question.key in known:
-                self._settle(question, known[question.key])
+        self.stopped_by: JudgeError | None = None
+        self._work: asyncio.Future[None] | None = None
+        answered = self._answered_before([*questions, *groups])
+        for question in _with_groups(questions, groups, answered):
+            if question.key in answered:
+                self._settle(question, answered[question.key])
                 judge._counts.hits += 1
             elif judge.dry:
                 self._settle(question, judge._make_up(question))
             else:
                 self.open.append(question)
 
+    def _answered_before(self, questions: Sequence[Question]) -> dict[str, JudgeAnswer]:
+        """The answers that the cache holds, and those that were made up, by their question's
+        key.
+        """
+        judge = self._judge
+        answers = dict(judge._made_up)
+        if judge._cache is not None:
+            keys = list(dict.fromkeys(question.key for question in questions))
+            for key, value in judge._cache.get_many(keys).items():
+                answers[key] = judge._decode(value)
+        return answers
+
     async def ask(self) -> None:
-        """Ask what is open. An interruption ends the waiting, not the requests: what is paid for is kept."""
+        """Ask what is open. An interruption ends the waiting, not the requests: answers that are
+        paid for are kept.
+        """
         try:
             self._judge._llm.new_batch()
         except JudgeError as error:
-            self.pointless = error
+            self.stopped_by = error
         self._work = asyncio.ensure_future(self._ask_each(self.open))
         try:
             await asyncio.shield(self._work)
         except asyncio.CancelledError:
-            self.pointless = JudgeError("interrupted")
+            self.stopped_by = JudgeError("interrupted")
             raise
 
     async def finish(self) -> None:
         """After an interruption: wait for the answers that are under way."""
-        if not self._work.done():
+        if self._work is not None and not self._work.done():
             _log.warning("waiting for the answers that are under way; Ctrl-C again leaves them")
             await asyncio.wait([self._work], timeout=self._judge.timeout)
 
     async def _ask_each(self, questions: Sequence[Question]) -> None:
-        """The first question finds out what the server accepts; the others wait for it unless it has to be retried."""
-        judge, first, learnt = self._judge, questions[0], asyncio.Event()
-        if self.pointless or (
-            judge._ladder.settled if first.one_label else judge._llm.has_answered
-        ):
-            learnt.set()
+        """Ask the questions, several at once. The first one finds out what the server accepts; the
+        others wait for it, but not while it is retried.
+        """
+        judge, first = self._judge, questions[0]
+        server_is_known = asyncio.Event()
+        is_known = judge._ladder.settled if first.one_label else judge._llm.has_answered
+        if self.stopped_by is not None or is_known:
+            server_is_known.set()
 
         async def ask(question: Question) -> None:
             if question is not first:
-                await learnt.wait()
+                await server_is_known.wait()
             try:
-                await self._ask_one(question, learnt.set)
+                await self._ask_one(question, server_is_known.set)
             finally:
-                learnt.set()
+                server_is_known.set()
 
         await map_concurrently(ask, questions, judge.concurrency)
 
     async def _ask_one(self, question: Question, on_retry: Callable[[], object]) -> None:
+        if self.stopped_by is not None:
+            self._fail(question, self.stopped_by)
+            return
         try:
-            if self.pointless is None:
-                return self._settle(question, await self._judge._answer(question, on_retry))
-            failure: Exception = self.pointless
+            answer = await self._judge._answer(question, on_retry)
         except Unanswered as fault:
             # several claims at once may be too long, or too much for a small model to keep apart
-            if question.members and not fault.passing:
-                return await self._ask_each(question.members)
-            failure = fault
+            if question.members and not fault.transient:
+                # They wait for a first answer of their own; `LLM` limits the requests under way.
+                await self._ask_each(question.members)
+            else:
+                self._fail(question, fault)
         except JudgeError as error:
-            failure = self.pointless = error
-        self._judge._counts.failures += 1
-        self._settle(question, Answer(missing=str(failure)))
+            self.stopped_by = error
+            self._fail(question, error)
+        else:
+            self._settle(question, answer)
 
-    def _settle(self, question: Question, answer: Answer) -> None:
-        """Note an answer, of a group for each of its members."""
-        if question.members:
-            labels = [Answer(float(label), label, together=True) for label in answer.labels or ()]
-            for member, own in zip(
-                question.members, labels or [answer] * len(question.members), strict=True
-            ):
-                self._settle(member, own)
+    def _fail(self, question: Question, failure: Exception) -> None:
+        self._judge._counts.failures += 1
+        self._settle(question, JudgeAnswer(missing=str(failure)))
+
+    def _settle(self, question: Question, answer: JudgeAnswer) -> None:
+        """Note the answer to a question; that to a group goes to each of its members."""
+        if not question.members:
+            self.answers[question.key] = answer
+            if self._judge.on_progress is not None:
+                self._judge.on_progress(self._times_asked[question.key])
             return
-        self.found[question.key] = answer
-        if self._judge.on_progress is not None:
-            self._judge.on_progress(self._pairs[question.key])
+        member_answers = [answer] * len(question.members)
+        if answer.labels:
+            member_answers = [
+                JudgeAnswer(p=float(label), label=label, together=True) for label in answer.labels
+            ]
+        for member, member_answer in zip(question.members, member_answers, strict=True):
+            self._settle(member, member_answer)
+
+
+def _with_groups(
+    questions: Sequence[Question], groups: Sequence[Question], answered: Collection[str]
+) -> list[Question]:
+    """The questions, each once, with groups in the place of their members.
+
+    A group is left out when an earlier run has answered its members one by one.
+    """
+    by_key = {question.key: question for question in questions}
+    for group in groups:
+        members = {member.key for member in group.members}
+        if group.key not in answered and all(key in answered for key in members):
+            continue
+        by_key[group.key] = group
+        for key in members:
+            by_key.pop(key, None)
+    return list(by_key.values())

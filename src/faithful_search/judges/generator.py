@@ -1,11 +1,13 @@
-"""The judge that is a causal language model: asked in a prompt, it says 1 or 0, and how sure it is of that."""
+"""The judge that is a causal language model: asked in a prompt, it says 1 or 0, and how sure it is
+of that.
+"""
 
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from ..dialects.fence import Fence
 from ..errors import ConfigError
@@ -14,7 +16,7 @@ from ..inference.batching import batches, shared_length
 from ..inference.chat import opening_ids, templated
 from ..inference.fencing import guarded
 from . import distilled, prompting
-from .base import LABELS, Pair, Request, Verdict
+from .base import LABELS, Judge, Pair, Request, Verdict, Weights, Writer, weights_of
 
 _OPENED_THOUGHT = re.compile(r"<think>\s*\Z")
 _CUT = "\n[…]\n"
@@ -23,19 +25,21 @@ _TAIL = 64  # characters in which a tokenizer settles how a text's end is split
 
 
 @dataclass(frozen=True)
-class GeneratorJudge:
-    """p = p("1") / (p("1") + p("0")), the next token's probabilities after the prompt; supported when p >= `threshold`.
+class GeneratorJudge(Judge, Writer):
+    """p = p("1") / (p("1") + p("0")), the next token's probabilities after the prompt; supported
+    when p >= `threshold`.
 
-    Any causal LM judges through a `Generator`: a local model, the policy itself, a judge distilled from a larger one
-    (VERITAS §5). A pair costs one forward pass over its prompt and nothing is sampled.
+    Any causal LM judges through a `Generator`: a local model, the policy itself, a judge distilled
+    from a larger one (VERITAS §5). A pair costs one forward pass over its prompt and nothing is
+    sampled.
 
-    The question goes through the tokenizer's chat template, without a thought where the template can leave it out; for
-    a tokenizer that has none it is plain text that ends in `Answer:`. Control tokens spelled in the pair are escaped. A
-    prompt longer than `window` loses the middle of its premise, and the verdict's `why` says so; when even that does
-    not help, the judge abstains.
+    The question goes through the tokenizer's chat template, without a thought where the template
+    can leave it out; for a tokenizer that has none it is plain text that ends in `Answer:`. Control
+    tokens spelled in the pair are escaped. A prompt longer than `window` loses the middle of its
+    premise, and the verdict's `why` says so; when even that does not help, the judge abstains.
 
-    A half-precision model rounds its logits, so that p takes few values: give `dtype="float32"` where p itself matters.
-    It can be gamed by text that talks to the judge ("the answer is 1").
+    A half-precision model rounds its logits, so that p takes few values: give `dtype="float32"`
+    where p itself matters. It can be gamed by text that talks to the judge ("the answer is 1").
 
     Args:
         generator: what is asked.
@@ -55,6 +59,9 @@ class GeneratorJudge:
     max_new_tokens: int = 512
     temperature: float = 1.0
 
+    needs_model: ClassVar[bool] = True
+    flags: ClassVar[tuple[str, ...]] = ("trust_remote_code",)
+
     def __post_init__(self) -> None:
         distilled.check(self.threshold, self.temperature, self.window)
 
@@ -67,112 +74,146 @@ class GeneratorJudge:
         trust_remote_code: bool = False,
         **knobs: Any,
     ) -> Self:
-        """The judge of a Hub id or a directory, that of a PEFT adapter included; a distilled one's `judge.json` sets
-        what `knobs` leave open.
+        """The judge of a Hub id or a directory, that of a PEFT adapter included; a distilled one's
+        `judge.json` sets what `knobs` leave open.
 
-        `knobs` are the judge's other fields, and `device` and `dtype` as of `inference.loading.open_model`; `window` is
-        by default as many tokens as the model takes. Raises `ConfigError` when it cannot be opened, or was distilled as
-        a judge of another kind.
+        `knobs` are the judge's other fields, and `device` and `dtype` as of
+        `inference.loading.open_model`; `window` is by default as many tokens as the model takes.
+        Raises `ConfigError` when it cannot be opened, or was distilled as a judge of another kind.
         """
         from ..inference.loading import max_tokens, open_generator
 
         knobs = distilled.settings(model, "generator", revision) | knobs
-        how = {name: knobs.pop(name, None) for name in ("device", "dtype")}
+        placing = {name: knobs.pop(name, None) for name in ("device", "dtype")}
         generator = open_generator(
-            model, revision=revision, trust_remote_code=trust_remote_code, **how
+            model, revision=revision, trust_remote_code=trust_remote_code, **placing
         )
         fits = max_tokens(generator.model, generator.tokenizer) or cls.window
         return cls(generator, model, **{"window": fits, **knobs})
+
+    @classmethod
+    def open(cls, model: str | None = None, **settings: Any) -> Self:
+        return cls.from_pretrained(str(model), **settings)
+
+    @property
+    def weights(self) -> Weights:
+        return weights_of(self.source, getattr(self.generator, "model", None))
+
+    @property
+    def writing(self) -> Mapping[str, Any]:
+        return {
+            "source": self.source,
+            "window": self.window,
+            "max_new_tokens": self.max_new_tokens,
+        }
 
     @property
     def name(self) -> str:
         return f"generator:{self.source or self.generator.tokenizer.name_or_path or 'model'}"
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        asked = [self.asked(pair) for pair in pairs]
-        probs: dict[int, list[float]] = {}
-        fit = [row for row, one in enumerate(asked) if one.ids]
-        for batch in batches([len(asked[row].ids) for row in fit], self.batch_tokens):
+        prompts = [self.asked(pair) for pair in pairs]
+        fit = [row for row, prompt in enumerate(prompts) if prompt.ids]
+        probs_by_row: dict[int, list[float]] = {}
+        for batch in batches([len(prompts[row].ids) for row in fit], self.batch_tokens):
             rows = [fit[place] for place in batch]
-            found = self.generator.choice_probs(
-                [asked[row].ids for row in rows], [asked[row].choices for row in rows]
-            )
-            probs |= zip(rows, found, strict=True)
+            ids = [prompts[row].ids for row in rows]
+            choices = [prompts[row].choices for row in rows]
+            probs_of_batch = self.generator.choice_probs(ids, choices)
+            for row, probs in zip(rows, probs_of_batch, strict=True):
+                probs_by_row[row] = probs
         verdicts = []
-        for row, pair in enumerate(pairs):
-            p, label, why = None, None, asked[row].note
-            if row in probs:
-                yes, no = probs[row]
-                if 0 < yes + no < float("inf"):
-                    p = distilled.calibrated(yes / (yes + no), self.temperature)
-                    label, why = p >= self.threshold, f"p(1) = {yes:.3g}, p(0) = {no:.3g}{why}"
-                else:
-                    why = f"the model gave the labels the probabilities {yes} and {no}"
-            verdicts.append(Verdict(p, label, why, f"{self.name} {prompting.load(pair.task).id}"))
+        for row, (pair, prompt) in enumerate(zip(pairs, prompts, strict=True)):
+            verdicts.append(self._verdict(pair, prompt.note, probs_by_row.get(row)))
         return verdicts
 
-    def asked(self, pair: Pair) -> "Asked":
-        """The prompt about a pair up to the token that tells the labels apart, and that token for each label."""
+    def _verdict(self, pair: Pair, note: str, probs: list[float] | None) -> Verdict:
+        judge = f"{self.name} {prompting.load(pair.task).id}"
+        if probs is None:
+            return Verdict(None, None, note, judge)
+        yes, no = probs
+        if not 0 < yes + no < float("inf"):
+            why = f"the model gave the labels the probabilities {yes} and {no}"
+            return Verdict(None, None, why, judge)
+        p = distilled.calibrated(yes / (yes + no), self.temperature)
+        why = f"p(1) = {yes:.3g}, p(0) = {no:.3g}{note}"
+        return Verdict(p, p >= self.threshold, why, judge)
+
+    def asked(self, pair: Pair) -> "LabelPrompt":
+        """The prompt about a pair up to the token that tells the labels apart, and that token for
+        each label.
+        """
         fields = {
             name: self._fence.escape(text) for name, text in prompting.fields_of(pair).items()
         }
         premise = fields["premise"]
 
-        def shortened(kept: int) -> Asked:
-            """With the first and the last characters of the premise, `kept` in all."""
-            head, tail = premise[: kept - kept // 2], premise[len(premise) - kept // 2 :]
+        def shortened(chars: int) -> LabelPrompt:
+            """The prompt with the first and the last characters of the premise, `chars` in all."""
+            head = premise[: chars - chars // 2]
+            tail = premise[len(premise) - chars // 2 :]
             return self._read(pair.task, {**fields, "premise": f"{head}{_CUT}{tail}"})
 
+        def length(chars: int) -> int:
+            return len(shortened(chars).ids)
+
         if len(premise) <= self.window * _LONGEST_TOKEN:
-            whole = self._read(pair.task, fields)
-            if len(whole.ids) <= self.window:
-                return whole
-        # how many characters of the premise can stay; -1 when the prompt is too long even without it
+            prompt = self._read(pair.task, fields)
+            if len(prompt.ids) <= self.window:
+                return prompt
+        # how many characters of the premise can stay; -1 when the prompt is too long even without
+        # it
         most = min(len(premise), self.window * _LONGEST_TOKEN)
-        kept = bisect_right(range(most), self.window, key=lambda kept: len(shortened(kept).ids)) - 1
-        while (
-            kept >= 0 and len(shortened(kept).ids) > self.window
-        ):  # a prompt's fences have lengths that vary a little
-            kept -= 1 + kept // 50
-        if kept < 0:
-            return Asked(
-                [], [], f"the prompt is longer than {self.window} tokens even without its premise"
-            )
-        why = f"; the middle of the premise was left out: {kept} of {len(premise)} characters were read"
-        return shortened(kept)._replace(note=why)
+        chars = bisect_right(range(most), self.window, key=length) - 1
+        while chars >= 0 and length(chars) > self.window:
+            chars -= 1 + chars // 50  # a prompt's fences have lengths that vary a little
+        if chars < 0:
+            note = f"the prompt is longer than {self.window} tokens even without its premise"
+            return LabelPrompt(ids=[], choices=[], note=note)
+        left_out = f"{chars} of {len(premise)} characters were read"
+        note = f"; the middle of the premise was left out: {left_out}"
+        return shortened(chars)._replace(note=note)
 
     def write_batch(self, requests: Sequence[Request]) -> list[str | None]:
-        """The most probable text for each request; `None` where it is empty, cut off, or the prompt too long."""
-        rows = []
+        """The most probable text for each request; `None` where it is empty, cut off, or the prompt
+        too long.
+        """
+        prompts = []
         for request in requests:
             fields = {name: self._fence.escape(text) for name, text in request.fields.items()}
-            rows.append(self._encode(self._text(request.prompt, fields)))
-        fit = [row for row, ids in enumerate(rows) if len(ids) + self.max_new_tokens <= self.window]
+            prompts.append(self._encode(self._text(request.prompt, fields)))
+        most = self.window - self.max_new_tokens
+        fit = [row for row, prompt in enumerate(prompts) if len(prompt) <= most]
         sampling = Sampling(temperature=0.0, max_new_tokens=self.max_new_tokens)
-        texts: list[str | None] = [None] * len(rows)
-        for row, written in zip(
-            fit, self.generator.generate([rows[row] for row in fit], sampling), strict=True
-        ):
-            if written.finish != "length":
-                text = self.generator.tokenizer.decode(written.ids, skip_special_tokens=True)
+        completions = self.generator.generate([prompts[row] for row in fit], sampling)
+        texts: list[str | None] = [None] * len(prompts)
+        for row, completion in zip(fit, completions, strict=True):
+            if completion.finish != "length":
+                text = self.generator.tokenizer.decode(completion.ids, skip_special_tokens=True)
                 texts[row] = text.strip() or None
         return texts
 
-    def _read(self, task: str, fields: Mapping[str, str]) -> "Asked":
+    def _read(self, task: str, fields: Mapping[str, str]) -> "LabelPrompt":
+        """The prompt filled with these fields. Raises `ConfigError` where no token tells the labels
+        apart.
+        """
         text = self._text(task, fields)
         ids, tail = self._encode(text), text[-_TAIL:]
-        before = self._encode(tail)
-        # each label is encoded behind the prompt's end: it may merge with what stands there
+        tail_ids = self._encode(tail)
+        # each label is encoded after the prompt's end: it may merge with what stands there
         yes, no = (self._encode(tail + self._lead + label) for label in LABELS)
-        at = shared_length(yes, no)
-        kept = min(at, shared_length(before, yes))
-        if at == min(len(yes), len(no)):
+        shared = shared_length(yes, no)
+        if shared == min(len(yes), len(no)):
             raise ConfigError(
-                f"the tokenizer of {self.name} does not tell the labels {' and '.join(LABELS)} apart"
+                f"the tokenizer of {self.name} does not tell the labels {' and '.join(LABELS)} "
+                "apart"
             )
-        return Asked(ids[: len(ids) - len(before) + kept] + yes[kept:at], [[yes[at]], [no[at]]])
+        unmerged = min(shared, shared_length(tail_ids, yes))
+        prompt_ids = ids[: len(ids) - len(tail_ids) + unmerged] + yes[unmerged:shared]
+        return LabelPrompt(prompt_ids, [[yes[shared]], [no[shared]]])
 
     def _text(self, prompt: str, fields: Mapping[str, str]) -> str:
+        """The text of a prompt up to where the model writes."""
         messages = prompting.load(prompt).fill(fields)
         if not self.generator.tokenizer.chat_template:
             return "\n\n".join(message["content"] for message in messages) + "\n\nAnswer:"
@@ -180,9 +221,13 @@ class GeneratorJudge:
         # the label is the next token: a thought that the template opened would stand before it
         return f"{text}\n</think>\n\n" if _OPENED_THOUGHT.search(text) else text
 
-    def _templated(self, messages: prompting.Messages, **how: Any) -> str:
+    def _templated(self, messages: prompting.Messages, **kwargs: Any) -> str:
         return templated(
-            self.generator.tokenizer, messages, "the judge's prompt", enable_thinking=False, **how
+            self.generator.tokenizer,
+            messages,
+            "the judge's prompt",
+            enable_thinking=False,
+            **kwargs,
         )
 
     def _encode(self, text: str) -> list[int]:
@@ -196,19 +241,25 @@ class GeneratorJudge:
 
     @cached_property
     def _lead(self) -> str:
-        """Blanks between the prompt and the label: those that the template writes before an assistant's text."""
+        """Blanks between the prompt and the label: those that the template writes before an
+        assistant's text.
+        """
         if not self.generator.tokenizer.chat_template:
             return " "
-        asked = [{"role": "user", "content": "?"}]
-        said = [*asked, {"role": "assistant", "content": LABELS[0]}]
-        rest = self._templated(said, add_generation_prompt=False).removeprefix(
-            self._templated(asked)
-        )
-        return rest[: len(rest) - len(rest.lstrip())] if rest.lstrip().startswith(LABELS[0]) else ""
+        messages = [{"role": "user", "content": "?"}]
+        answered = [*messages, {"role": "assistant", "content": LABELS[0]}]
+        with_reply = self._templated(answered, add_generation_prompt=False)
+        reply = with_reply.removeprefix(self._templated(messages))
+        label = reply.lstrip()
+        if not label.startswith(LABELS[0]):
+            return ""
+        return reply[: len(reply) - len(label)]
 
 
-class Asked(NamedTuple):
-    """A prompt and the labels' tokens after it; `note` says what was left out, or why there is no prompt."""
+class LabelPrompt(NamedTuple):
+    """A prompt and the labels' tokens after it; `note` says what was left out, or why there is no
+    prompt.
+    """
 
     ids: list[int]
     choices: list[list[int]]

@@ -1,4 +1,6 @@
-"""What an endpoint is asked for (a label, several, a text), as strictly as it allows, and how its reply is read."""
+"""Requests to an endpoint for a label, several labels or a text, in the strictest form that it
+takes, and the reading of its replies.
+"""
 
 import math
 import re
@@ -8,24 +10,26 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..wire.llm import Reply, Unanswered, Unreadable
+from ..wire.llm import ChatReply, Unanswered, Unreadable
 from .prompting import Messages
 
-_CHARACTERS, _TEMPLATE = (
-    4,
-    12,
-)  # about how many characters a token of English has, and tokens that a template adds
-_SHORT, _CLAIMS = (
-    16,
-    96,
-)  # the most tokens for a label without reasoning, and about those of a written text
-_LABEL = re.compile(r"""[\s"'`*]*([01])[\s"'`*.]*""")
-_JSON_LABEL = re.compile(r'(?:```(?:json)?)?\s*\{\s*"label"\s*:\s*"?([01])"?\s*\}\s*(?:```)?')
-_LINE = re.compile(r"([0-9]{1,3})\s*:\s*([01])")
+_CHARACTERS = 4  # of a token of English, about
+_TEMPLATE = 12  # tokens that a chat template adds, about
+_SHORT = 16  # the most tokens of a label without reasoning
+_CLAIMS = 96  # tokens of a written text, about
+_LABEL = re.compile(r"""\A[\s"'`*]*+([01])[\s"'`*.]*+\Z""")
+_JSON_LABEL = re.compile(
+    r'\A(?:```(?:json)?+)?+\s*+\{\s*+"label"\s*+:\s*+"?+([01])"?+\s*+\}\s*+(?:```)?+\Z'
+)
+_LINE = re.compile(r"\A([0-9]{1,3}+)\s*+:\s*+([01])\Z")
 
 
 class Question(msgspec.Struct, frozen=True):
-    """One request for a label; with `writes` for a text, with `members` for the labels of these questions at once."""
+    """One request: for a label; with `writes` for a text; with `members` for the labels of these
+    questions, all at once.
+
+    `key` is its place in the cache, `body` the parameters of the request besides the messages.
+    """
 
     key: str
     messages: Messages
@@ -40,20 +44,23 @@ class Question(msgspec.Struct, frozen=True):
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """About how many tokens prompt and answer take; a model given more than a label needs may use them all."""
-        prompt = (
-            sum(len(message["content"]) for message in self.messages) // _CHARACTERS + _TEMPLATE
-        )
+        """About how many tokens prompt and answer take."""
+        characters = sum(len(message["content"]) for message in self.messages)
+        prompt = characters // _CHARACTERS + _TEMPLATE
         most = self.body.get("max_tokens") or _CLAIMS
         if self.writes:
             return prompt, min(most, _CLAIMS)
-        return prompt, 4 * len(self.members) or (2 if most <= _SHORT else most)
+        if self.members:
+            return prompt, 4 * len(self.members)
+        # a model that may write more than a label needs may reason, and use it all
+        return prompt, 2 if most <= _SHORT else most
 
 
-class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+class JudgeAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """A label with its p, a text, or the labels of a group's members; this is what the cache holds.
 
-    `together` marks the label of a question that was asked within a group. `missing` says why there is no answer.
+    `together` marks the label of a question that was asked within a group. `missing` says why there
+    is no answer.
     """
 
     p: float | None = None
@@ -64,61 +71,72 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     missing: str = ""
 
 
-def read(question: Question, reply: Reply) -> Answer:
+def read(question: Question, reply: ChatReply) -> JudgeAnswer:
     """What a reply says. Raises `Unreadable` when it is not what was asked for."""
-    said = after_thought(reply.text)
-    if question.writes:
-        wanted, found = "empty or incomplete", Answer(text=said) if said and not reply.cut else None
-    elif question.members:
-        labels = labels_of(said, len(question.members))
-        wanted, found = (
-            "not one label for each claim",
-            None if labels is None else Answer(labels=labels),
-        )
-    else:
-        label = label_of(reply)
-        wanted, found = "neither 1 nor 0", None if label is None else Answer(*label)
-    if found is None:
-        cut = (
-            ", cut off at max_tokens: more are needed where a model reasons first"
-            if reply.cut
-            else ""
-        )
-        raise Unreadable(f"the reply is {wanted}: {' '.join(reply.text.split())[:80]!r}{cut}")
-    return found
-
-
-def label_of(reply: Reply) -> tuple[float, bool] | None:
-    """p(1) and the label, p = p₁ / (p₁ + p₀) at the label's token where log-probs are given, else 1 or 0; `None` when
-    the reply is not one label (or `{"label": 1}`) and nothing else."""
     text = after_thought(reply.text)
-    found = _LABEL.fullmatch(text) or _JSON_LABEL.fullmatch(text)
-    if found is None:
+    if question.writes:
+        if not text or reply.cut:
+            raise _unreadable(reply, "empty or incomplete")
+        return JudgeAnswer(text=text)
+    if question.members:
+        labels = labels_of(text, len(question.members))
+        if labels is None:
+            raise _unreadable(reply, "not one label for each claim")
+        return JudgeAnswer(labels=labels)
+    judged = label_of(reply)
+    if judged is None:
+        raise _unreadable(reply, "neither 1 nor 0")
+    p, label = judged
+    return JudgeAnswer(p, label)
+
+
+def _unreadable(reply: ChatReply, why: str) -> Unreadable:
+    beginning = " ".join(reply.text.split())[:80]
+    message = f"the reply is {why}: {beginning!r}"
+    if reply.cut:
+        message += ", cut off at max_tokens: a model that reasons first needs more"
+    return Unreadable(message)
+
+
+def label_of(reply: ChatReply) -> tuple[float, bool] | None:
+    """p(1) and the label, p = p₁ / (p₁ + p₀) at the label's token where log-probs are given, else 1
+    or 0; `None` when the reply is not one label (or `{"label": 1}`) and nothing else.
+    """
+    text = after_thought(reply.text)
+    match = _LABEL.match(text) or _JSON_LABEL.match(text)
+    if match is None:
         return None
+    label = match[1]
     # the last token that reads as the label: a thought before it may hold digits too
-    top = next((top for token, top in reversed(reply.tokens) if token.strip() == found[1]), {})
-    one, zero = (
-        sum(math.exp(logprob) for token, logprob in top.items() if token.strip() == own)
-        for own in "10"
-    )
-    p = one / (one + zero) if one + zero > 0 else float(found[1])
+    top = next((top for token, top in reversed(reply.tokens) if token.strip() == label), {})
+    supported = _probability("1", top)
+    unsupported = _probability("0", top)
+    total = supported + unsupported
+    p = supported / total if total > 0 else float(label)
     return p, p >= 0.5
 
 
+def _probability(label: str, logprobs: Mapping[str, float]) -> float:
+    """The probability of a label, which tokenizers write with and without a blank."""
+    return sum(math.exp(logprob) for token, logprob in logprobs.items() if token.strip() == label)
+
+
 def labels_of(text: str, count: int) -> tuple[bool, ...] | None:
-    """The labels of `count` claims; `None` when the text is not one line for each (`2: 0`) and nothing else."""
-    lines = [_LINE.fullmatch(line.strip()) for line in text.splitlines() if line.strip()]
-    said = {int(line[1]): line[2] == "1" for line in lines if line}
-    if len(lines) != count or None in lines or set(said) != set(range(1, count + 1)):
+    """The labels of `count` claims; `None` when the text is not one line for each (`2: 0`) and
+    nothing else.
+    """
+    lines = [_LINE.match(line.strip()) for line in text.splitlines() if line.strip()]
+    labels = {int(line[1]): line[2] == "1" for line in lines if line}
+    if len(lines) != count or None in lines or set(labels) != set(range(1, count + 1)):
         return None
-    return tuple(said[number] for number in range(1, count + 1))
+    return tuple(labels[number] for number in range(1, count + 1))
 
 
 def after_thought(text: str) -> str:
     """What follows a reasoning model's thought; nothing while the thought is not closed."""
     # many chat templates open the thought themselves, so that only its end is in the reply
-    said = text.rpartition("</think>")[2].strip()
-    return "" if said.startswith("<think>") else said
+    reply = text.rpartition("</think>")[2].strip()
+    return "" if reply.startswith("<think>") else reply
 
 
 # vLLM; vLLM before 0.11; llama.cpp; SGLang. Each takes its own and ignores the others.
@@ -134,50 +152,63 @@ _AMOUNT = re.compile("top_logprobs|greater|less|most|max|exceed|between")
 _TOO_LONG = re.compile(r"context|too (?:long|large|many)|maximum|exceed")
 
 
-class Form(NamedTuple):
-    """One way to ask for a label: how many log-probs at each token, and whether only the two labels may be replied."""
+class ReplyForm(NamedTuple):
+    """One way to ask for a label: how many log-probs at each token, and whether only the two labels
+    may be replied.
+    """
 
     top_logprobs: int = 0
     choice: bool = False
 
     @property
     def body(self) -> dict[str, Any]:
-        logprobs = (
-            {"logprobs": True, "top_logprobs": self.top_logprobs} if self.top_logprobs else {}
-        )
-        return logprobs | (dict(_CHOICE) if self.choice else {})
+        """The parameters of a request in this form."""
+        parameters: dict[str, Any] = {}
+        if self.top_logprobs:
+            parameters |= {"logprobs": True, "top_logprobs": self.top_logprobs}
+        if self.choice:
+            parameters |= _CHOICE
+        return parameters
 
     def refused(self, error: Unanswered) -> bool:
-        """Whether the error is about this form, and not about the request's length or the server's health."""
-        said = str(error).lower()
-        words = (*_LOGPROB_WORDS * bool(self.top_logprobs), *_CHOICE_WORDS * self.choice)
-        named = any(word in said for word in words)
+        """Whether the error is about this form, and not about the request's length or the server's
+        health.
+        """
+        message = str(error).lower()
+        words: tuple[str, ...] = ()
+        if self.top_logprobs:
+            words += _LOGPROB_WORDS
+        if self.choice:
+            words += _CHOICE_WORDS
+        is_named = any(word in message for word in words)
         if error.status in (400, 422, 501):
-            return bool(words) and (named or not _TOO_LONG.search(said))
-        return error.status == 500 and named
+            return bool(words) and (is_named or not _TOO_LONG.search(message))
+        return error.status == 500 and is_named
 
-    def without(self, error: Unanswered) -> "Form":
+    def without(self, error: Unanswered) -> "ReplyForm":
         """What is left of this form for a server that has refused it."""
-        said = str(error).lower()
-        if self.top_logprobs and any(word in said for word in _LOGPROB_WORDS):
+        message = str(error).lower()
+        if self.top_logprobs and any(word in message for word in _LOGPROB_WORDS):
             # some servers refuse more than 5
-            return self._replace(
-                top_logprobs=5 if self.top_logprobs > 5 and _AMOUNT.search(said) else 0
-            )
-        return self._replace(choice=False) if self.choice else Form()
+            is_too_many = self.top_logprobs > 5 and _AMOUNT.search(message)
+            return self._replace(top_logprobs=5 if is_too_many else 0)
+        return self._replace(choice=False) if self.choice else ReplyForm()
 
 
-RICHEST = Form(20, True)
+RICHEST = ReplyForm(20, True)
 
 
 @dataclass
 class Ladder:
-    """The richest form that the server has not refused; `settled` says that it has answered it, so that it stays."""
+    """The richest form that the server has not refused yet.
 
-    current: Form = RICHEST
+    `settled`: the server has answered a question in this form, so that it stays.
+    """
+
+    current: ReplyForm = RICHEST
     settled: bool = False
 
-    def step_down(self, form: Form, error: Unanswered) -> bool:
+    def step_down(self, form: ReplyForm, error: Unanswered) -> bool:
         """Whether to ask again because `form` was refused and another one is to be tried."""
         if form != self.current:
             return True  # a concurrent question was refused first and has stepped down already

@@ -20,8 +20,10 @@ _BLANKS = re.compile(r"\n{3,}")
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """A prompt file. `fields` are what it must be filled with, `optional` what may be missing or empty, and `digest` is
-    of the file's content: whatever is cached under it is asked anew once the file has been edited."""
+    """A prompt file. `fields` are what it must be filled with, `optional` what may be missing or
+    empty, and `digest` is of the file's content: whatever is cached under it is asked anew once the
+    file has been edited.
+    """
 
     name: str
     version: str
@@ -36,16 +38,17 @@ class Prompt(msgspec.Struct, frozen=True):
         return f"{self.name}@{self.version}"
 
     def fill(self, values: Mapping[str, str]) -> Messages:
-        """The messages to send. Raises `ConfigError` when a field is missing, or there is one that the prompt does not
-        have.
+        """The messages to send. Raises `ConfigError` when a field is missing, or there is one that
+        the prompt does not have.
 
-        Every value is fenced by lines that carry a code. The code is a digest of all the values, so no text can hold
-        its own, close its fence, and go on in our voice.
+        Every value is fenced by lines that carry a code. The code is a digest of all the values, so
+        no text can hold its own, close its fence, and go on in our voice.
         """
-        known = {*self.fields, *self.optional}
-        if not set(self.fields) <= set(values) <= known:
+        placeholders = {*self.fields, *self.optional}
+        if not set(self.fields) <= set(values) <= placeholders:
             raise ConfigError(
-                f"the prompt {self.id} takes {', '.join(sorted(known))}; got {', '.join(sorted(values))}"
+                f"the prompt {self.id} takes {', '.join(sorted(placeholders))}; got "
+                f"{', '.join(sorted(values))}"
             )
         # a lone surrogate, as JSON may carry one, could be neither hashed nor sent
         clean = {name: well_formed(text) for name, text in values.items()}
@@ -84,19 +87,21 @@ def names() -> list[str]:
 
 
 def read(name: str, text: str) -> Prompt:
-    """A prompt from its file's text: front matter (version, fields; `?` marks an optional one), System, User.
+    """A prompt from its file's text: front matter (version, fields; `?` marks an optional one),
+    System, User.
 
-    `{{field: Heading}}` on a line of its own is where a field's text goes, `{{code}}` is the code of the
-    fences. The system part is the same for all texts, so that servers which cache prefixes read it once.
+    `{{field: Heading}}` on a line of its own is where a field's text goes, `{{code}}` is the code
+    of the fences. The system part is the same for all texts, so that servers which cache prefixes
+    read it once.
     """
     head, system, user = _PARTS.split(text.replace("\r\n", "\n"))
-    said = dict(line.split(": ", 1) for line in head.splitlines()[1:])
-    fields = said["fields"].split(", ")
+    header = dict(line.split(": ", 1) for line in head.splitlines()[1:])
+    fields = header["fields"].split(", ")
     needed = tuple(field for field in fields if not field.endswith("?"))
     optional = tuple(field.rstrip("?") for field in fields if field.endswith("?"))
     return Prompt(
         name,
-        said["version"],
+        header["version"],
         needed,
         optional,
         system.strip(),

@@ -5,7 +5,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -16,7 +16,7 @@ from ..tools.untrusted import check_address
 from ..wire.background import Background, map_concurrently
 from ..wire.http import Http
 from ..wire.retry import Patience
-from .base import Pair, Verdict
+from .base import Judge, Pair, Verdict
 
 T = TypeVar("T")
 
@@ -24,33 +24,32 @@ T = TypeVar("T")
 CHUNK, CHARACTERS = 64, 2_000_000
 _PATH = "/judge"
 _MOST_BYTES = 16_000_000
-_COMPARING = (
-    "lexical",
-    "embedding",
-    "nli",
-)  # kinds of judges that compare texts, see `judges.reads_queries`
 _START = "is `faithful-search serve-judge` running there?"
 _UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 @dataclass(frozen=True)
-class RemoteJudge:
-    """Asks a judge that `faithful-search serve-judge` serves; its verdicts are those of the judge there.
+class RemoteJudge(Judge):
+    """Asks a judge that `faithful-search serve-judge` serves; its verdicts are those of the judge
+    there.
 
-    Pairs are asked for in requests of at most 64, identical ones once. A pair without an answer gets a verdict that
-    abstains and says why and what to do. A server that keeps failing is left alone for a while. Callable from threads
-    and inside a running event loop, which it blocks. A pickle carries the settings. A server that wants a token gets
-    the one in the environment variable `FAITHFUL_SEARCH_SERVE_TOKEN`. It can be gamed as the judge that is served.
+    Pairs are asked for in requests of at most 64, identical ones once. A pair without an answer
+    gets a verdict that abstains and says why and what to do. A server that keeps failing is left
+    alone for a while. Callable from threads and inside a running event loop, which it blocks. A
+    pickle carries the settings. A server that wants a token gets the one in the environment
+    variable `FAITHFUL_SEARCH_SERVE_TOKEN`. It can be gamed as the judge that is served.
 
     Args:
         url: of the server, as `http://127.0.0.1:8001`.
         timeout: seconds for one request, its repetitions included.
         concurrency: requests under way at once.
-        patience: how often, and after which pauses, a request is made again after a failure that passes.
+        patience: how often, and after which pauses, a request is made again after a failure that
+            passes.
 
     Raises:
         ConfigError: for settings that cannot work.
-        JudgeError: by `judge_batch`, when nothing can be judged: the token is wrong, or another server is there.
+        JudgeError: by `judge_batch`, when nothing can be judged: the token is wrong, or another
+            server is there.
     """
 
     url: str
@@ -60,6 +59,14 @@ class RemoteJudge:
     _background: Background = field(
         default_factory=lambda: Background(4), init=False, repr=False, compare=False
     )
+
+    flags: ClassVar[tuple[str, ...]] = ("url", "concurrency", "timeout")
+
+    @classmethod
+    def open(cls, model: str | None = None, **settings: Any) -> Self:
+        if not settings.get("url"):
+            raise ConfigError("the judge 'remote' needs the URL of `faithful-search serve-judge`")
+        return super().open(model, **settings)
 
     def __post_init__(self) -> None:
         check_address(self.url, "http://127.0.0.1:8001", TOKEN)
@@ -79,14 +86,13 @@ class RemoteJudge:
         except JudgeError:  # the server is down
             return f"remote:{self.base}"
 
-    # this and the next raise `JudgeError` while the server does not tell
     @property
     def lexical(self) -> bool:
         return self._about.lexical
 
     @property
     def reads_queries(self) -> bool:
-        return self._about.judge.partition(":")[0] not in _COMPARING
+        return self._about.reads_queries
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
         distinct = list(dict.fromkeys(pairs))  # repeated pairs would only fill the requests
@@ -95,8 +101,8 @@ class RemoteJudge:
             if distinct
             else []
         )
-        found = dict(zip(distinct, chain.from_iterable(answers), strict=True))
-        return [found[pair] for pair in pairs]
+        by_pair = dict(zip(distinct, chain.from_iterable(answers), strict=True))
+        return [by_pair[pair] for pair in pairs]
 
     def close(self) -> None:
         """Close the connections and the thread; the next batch opens them again."""
@@ -124,41 +130,38 @@ class RemoteJudge:
         except ToolError as error:
             raise JudgeError(f"cannot ask the judge at {self.base}: {error}; {_START}") from None
         except _UNREADABLE:
-            raise JudgeError(f"at {self.base} is a server, but no served judge; {_START}") from None
+            raise JudgeError(f"{self.base} is not a judge server; {_START}") from None
 
     async def _ask(self, chunk: list[Pair]) -> list[Verdict]:
         token = os.environ.get(TOKEN)
         headers = {"Authorization": f"Bearer {token}"} if token else None
         try:
-            asked = {"pairs": msgspec.to_builtins(chunk)}
-            reply = await self._http.post(f"{self.base}{_PATH}", json=asked, headers=headers)
-            found = msgspec.json.decode(reply.body, type=_Reply).verdicts or []
-            # what is not a number from 0 to 1 with a label, nor an abstention, is not taken for a verdict
-            sound = [
-                one.label is None if one.p is None else one.label is not None and 0 <= one.p <= 1
-                for one in found
-            ]
-            if len(found) == len(chunk) and all(sound):
-                return found
+            body = {"pairs": msgspec.to_builtins(chunk)}
+            reply = await self._http.post(f"{self.base}{_PATH}", json=body, headers=headers)
+            verdicts = msgspec.json.decode(reply.body, type=_Reply).verdicts or []
+            if len(verdicts) == len(chunk) and all(map(_is_sound, verdicts)):
+                return verdicts
             raise ValueError("other verdicts")
         except _UNREADABLE:
             why = f"its reply does not hold the verdicts; {_START}"
         except ToolError as error:
             if error.status in (401, 403):
-                told = (
-                    f"the judge at {self.base} answers {error.status}: {TOKEN} must hold its token"
-                )
-                raise JudgeError(told) from None
-            if error.status in (404, 405):
                 raise JudgeError(
-                    f"at {self.base} is a server, but no served judge ({error}); {_START}"
+                    f"the judge at {self.base} answers {error.status}: {TOKEN} must hold its token"
                 ) from None
+            if error.status in (404, 405):
+                raise JudgeError(f"{self.base} is not a judge server ({error}); {_START}") from None
             if error.status == 413 and len(chunk) > 1:  # this server takes less at once
                 half = len(chunk) // 2
                 return [*await self._ask(chunk[:half]), *await self._ask(chunk[half:])]
-            why = f"{error}; {_START if error.passing else 'its log says more'}"
-        told = f"no verdict from the judge at {self.base}: {why}"
-        return [Verdict(None, None, told, f"remote:{self.base}")] * len(chunk)
+            why = f"{error}; {_START if error.transient else 'its log says more'}"
+        abstention = Verdict(
+            p=None,
+            label=None,
+            why=f"no verdict from the judge at {self.base}: {why}",
+            judge=f"remote:{self.base}",
+        )
+        return [abstention] * len(chunk)
 
 
 class _Reply(msgspec.Struct, frozen=True):
@@ -166,7 +169,15 @@ class _Reply(msgspec.Struct, frozen=True):
 
     judge: str
     lexical: bool = False
+    reads_queries: bool = False
     verdicts: list[Verdict] | None = None
+
+
+def _is_sound(verdict: Verdict) -> bool:
+    """Whether it is an abstention, or a p from 0 to 1 with a label."""
+    if verdict.p is None:
+        return verdict.label is None
+    return verdict.label is not None and 0 <= verdict.p <= 1
 
 
 def _chunks(pairs: list[Pair]) -> list[list[Pair]]:

@@ -1,1 +1,3 @@
-"""Measuring agents: suites of questions, audits of files, the metrics by name, and whether judges can be trusted."""
+"""Measuring agents: suites of questions, audits of files, the metrics by name, and whether judges
+can be trusted.
+"""

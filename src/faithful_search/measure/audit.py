@@ -1,6 +1,11 @@
-"""Measure a file of trajectories, however they were written down: streaming, on all cores, and able to go on.
+"""Measure a file of trajectories, whatever wrote them.
 
-`bill` says what that would take of a paid judge, before anything is asked.
+```
+file ─ RowSource ─> Raw, … ─ RowScorer (in several processes) ─> ScoreLog ─ summarize ─> Audit
+```
+
+Rows are read and scored in batches, so that a file may be larger than the memory and an audit can
+be continued. `bill` estimates what an audit would cost with a paid judge.
 """
 
 import os
@@ -21,15 +26,15 @@ from .. import __version__
 from ..errors import ConfigError, DataError
 from ..inference.base import Generator
 from ..judges import Judge, Writer, prompting
+from ..reading.files import STDIN, PathLike, local_file, total_rows
+from ..reading.rows import Raw, RowSource
 from ..tools.retrieval.corpus import digest
-from . import metrics
-from .files import STDIN, PathLike, local_file, total_rows
+from . import fetching, gates, metrics
 from .invented import SearchedCorpus
 from .ledger import answers_kept, same_settings, width_of
-from .rows import Raw, Source
-from .scores import SCORES, ScoreLog, Scorer, read_scores
+from .scores import SCORES, RowScorer, ScoreLog, read_scores
 from .settings import AuditSettings
-from .summary import SUMMARY, Audit, summarize
+from .summary import ALWAYS, SUMMARY, Audit, summarize
 from .workers import chunks, in_order, progress_bar
 from .writing import results_folder, write_metrics
 
@@ -38,12 +43,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Audit", "audit"]
 SPOOLED = "source.jsonl"
-_ROWS, _JUDGED = 64, 16
-"""Rows of a batch; fewer where a model on this machine judges: what an interruption loses, and when the bar moves."""
-_READ = 512
-"""Rows that are read for an estimate."""
-_NO_VERDICT = frozenset(("lure", "condense"))
-"""Prompts that no score rests on."""
+_BATCH_ROWS = 64
+"""The number of rows in a batch. An interruption loses a batch, and the progress bar moves by
+one.
+"""
+_LOCAL_MODEL_BATCH_ROWS = 16
+"""The same for a judge that is a model on this machine."""
+_ESTIMATE_ROWS = 512
+"""The number of rows that an estimate rests on."""
+_PROMPTS_WITHOUT_SCORES = frozenset(("lure", "condense", "thread_summary", "thread_synthesis"))
+"""The prompts that no score depends on: their new versions do not keep an audit from being
+continued.
+"""
 
 
 def audit(
@@ -53,159 +64,199 @@ def audit(
     judge: Judge | None = None,
     policy: Generator | None = None,
     resume: bool = True,
+    growing: bool = False,
     on_progress: Callable[..., Any] | None = None,
     **settings: Any,
 ) -> Audit:
-    """Score every trajectory of a file; writes `scores.jsonl` while it goes and `audit.json` at the end.
+    """Score every trajectory of a file. Writes `scores.jsonl` while it runs, and `audit.json` at
+    the end.
 
-    Without a model as judge all cores score; with one, its own concurrency does. After an interruption the same call
-    goes on: rows that were scored are not scored again, those that could not be read or whose judge abstained are.
+    If no model judges, all cores score; a model judges with its own concurrency. After an
+    interruption the same call continues: it scores rows that were not scored, those that could not
+    be read, and those whose judge abstained.
 
     Args:
-        source: a file (see `read_trajectories`), or `"-"` for JSON lines on the standard input, which is kept in `out`.
-        out: the folder for what is written.
-        judge: the judge; by default words are compared, and the names of the results say so.
-        policy: the model that wrote the trajectories, for what asks it.
-        resume: `False` starts over and replaces what is in `out`.
-        on_progress: a `tqdm`-like class; default a progress bar on a terminal.
-        settings: fields of `AuditSettings`; `metrics` are by default all, `evidence_sensitivity` only with a `policy`.
+        source: a file, as `read_trajectories` takes it, or `"-"` for JSON lines on the standard
+            input, which are kept in `out`.
+        out: the folder for the results.
+        judge: by default words are compared, and the names of the results say so.
+        policy: the model that wrote the trajectories, for metrics that ask it.
+        resume: `False` deletes what is in `out` and starts over.
+        growing: another program still writes the source, a file of JSON lines. A last line without
+            an end is left for the next call.
+        on_progress: a class like `tqdm`, which is called for a progress bar; by default a progress bar on a terminal.
+        settings: fields of `AuditSettings`. `metrics` are by default all, with
+            `evidence_sensitivity` only if there is a `policy`. `Audit.unmet` says afterwards which
+            of what they `require` is not met.
 
-    Raises `DataError` when the source cannot be read at all, or `out` cannot be written; `JudgeError` when the judge
-    cannot be asked at all (what was scored until then is kept); `ConfigError` for settings that contradict each other,
-    or those of the audit that is in `out`.
+    Raises `DataError` when the source cannot be read at all, or `out` cannot be written;
+    `JudgeError` when the judge cannot be asked at all (scores until then are kept); `ConfigError`
+    for settings that contradict each other, or the settings of the audit that is in `out`, and for
+    a `require` that no value of its result could meet.
     """
-    given, folder, piped = AuditSettings(**settings), Path(out), str(source) == STDIN
-    names, at_first = metrics_of(given, judge, policy), _counted(judge)
-    with ExitStack() as opened:
-        path = (
-            _spooled(Path(opened.enter_context(TemporaryDirectory())))
-            if piped
-            else local_file(source)
-        )
-        rows = Source(path, given)
-        scorer = Scorer(names, judge, given.how, policy, rows.reader)
-        header = _header(source, given, scorer)
-        results_folder(folder)  # after source and corpus were read: a wrong name leaves no folder
-        instead, scores = "use another folder, or --overwrite", folder / SCORES
-        before = (
-            same_settings(folder / SUMMARY, header, instead, "settings", scores) if resume else {}
-        )
-        if (
-            given.corpus is not None
-        ):  # only now: the one that is there belongs to the audit that is there
-            scorer = replace(
-                scorer, reader=replace(rows.reader, corpus=SearchedCorpus.of(given.corpus, folder))
+    audit_settings = AuditSettings(**settings)
+    folder = Path(out)
+    piped = str(source) == STDIN
+    if audit_settings.fetch and (piped or growing):
+        raise ConfigError("fetch needs a file that is whole: save it first")
+    names = metrics_of(audit_settings, judge, policy)
+    counts_before = _counts(judge)
+    with ExitStack() as stack:
+        path = _spooled(stack) if piped else local_file(source)
+        rows = RowSource(path, audit_settings, growing)
+        scorer = RowScorer(names, judge, how=audit_settings.how, policy=policy, reader=rows.reader)
+        bounds = {name: reward.bounds for name, reward in scorer.rewards.items()}
+        gates.check(audit_settings.require, {**ALWAYS, **bounds})
+        header = _header(source, audit_settings, scorer)
+        # Made after source and corpus were read, so that a wrong name leaves no folder
+        results_folder(folder)
+        scores_file = folder / SCORES
+        stored_audit = {}
+        if resume:
+            stored_audit = same_settings(
+                folder / SUMMARY,
+                header,
+                instead="use another folder, or --overwrite",
+                part="settings",
+                ledger=scores_file,
             )
-        log = opened.enter_context(ScoreLog(scores, resume))
-        if piped:  # only now, for the same reason; its rows are read again to be shown
+        # From here on the folder is this audit's: its copies of corpus and source may be replaced
+        if audit_settings.corpus is not None:
+            corpus = SearchedCorpus.of(audit_settings.corpus, folder)
+            reader = replace(rows.reader, revise=corpus.without_invented)
+            scorer = replace(scorer, reader=reader)
+        log = stack.enter_context(ScoreLog(scores_file, resume))
+        if piped:  # the report reads its rows again
             shutil.copyfile(path, folder / SPOOLED)
-        if not before:
+        if not stored_audit:
             write_metrics(folder / SUMMARY, Audit(settings=header, finished=False).to_dict())
+        rows_to_score, path_to_score = rows, path
+        if audit_settings.fetch:
+            if not resume:
+                fetching.forget(folder)
+            pages = fetching.cited(path, audit_settings)
+            path_to_score = fetching.with_sources(
+                rows, pages, folder, audit_settings.fetch_allow, on_progress
+            )
+            rows_to_score = RowSource(path_to_score, audit_settings)
         bar = (on_progress or progress_bar)(
-            total=total_rows([path], given.limit), desc="auditing", unit="row"
+            total=total_rows([path_to_score], audit_settings.limit), desc="auditing", unit="row"
         )
         with answers_kept(judge, folder, resume), bar:
-            _score(rows, scorer, log, given.workers, bar)
-        log.finish(whole=given.limit is None and not rows.error)
-    bounds = {name: reward.bounds for name, reward in scorer.rewards.items()}
-    usage = _usage(judge, at_first, before.get("usage", {}))
-    lines = read_scores(scores, len(log.places))
-    found = summarize(lines, bounds, settings=header, source_error=rows.error, usage=usage)
-    write_metrics(folder / SUMMARY, found.to_dict())
-    if not found.n:
-        first = found.unread[0]
+            _score(rows_to_score, scorer, log, audit_settings.workers, bar)
+        source_error = rows.error or rows_to_score.error
+        log.finish(whole=audit_settings.limit is None and not source_error)
+    usage = _usage(judge, counts_before, stored_audit.get("usage", {}))
+    lines = read_scores(scores_file, len(log.places))
+    result = summarize(lines, bounds, settings=header, source_error=source_error, usage=usage)
+    write_metrics(folder / SUMMARY, result.to_dict())
+    if not result.n:  # no row could be read: a source without any row has raised before
+        first = result.unread[0]
         raise DataError(
-            f"{source}: none of its rows ({found.errors}) can be read; row {first.row}: {first.why}"
+            f"{source}: none of its rows ({result.errors}) can be read; row {first.row}: "
+            f"{first.why}"
         )
-    return found
+    return result
 
 
 def bill(source: PathLike, judge: "EndpointJudge", **settings: Any) -> str:
-    """What a new audit with this judge and these settings takes, in words; nothing is asked. Raises as `audit` does.
+    """A sentence that estimates what a new audit with this judge and these settings would cost. The
+    judge is not asked.
 
-    Rows after the first ones are taken to be like these.
+    The estimate rests on the first rows of the source. Raises as `audit` does.
     """
     if str(source) == STDIN:
         raise ConfigError(
             "the standard input can be read only once: save it to a file for an estimate"
         )
-    given, path, dry = (
-        AuditSettings(**settings),
-        local_file(source),
-        replace(judge, dry=True, on_progress=None),
-    )
-    rows = Source(path, given)
-    scorer, read = Scorer(metrics_of(given, dry), dry, given.how, None, rows.reader), 0
-    for batch in chunks(islice(rows, _READ), _ROWS):
+    audit_settings = AuditSettings(**settings)
+    path = local_file(source)
+    dry = replace(judge, dry=True, on_progress=None)
+    rows = RowSource(path, audit_settings)
+    names = metrics_of(audit_settings, dry)
+    scorer = RowScorer(names, dry, how=audit_settings.how, policy=None, reader=rows.reader)
+    rows_read = 0
+    for batch in chunks(islice(rows, _ESTIMATE_ROWS), _BATCH_ROWS):
         scorer.score(batch)
-        read += len(batch)
-    total, stats = total_rows([path], given.limit) or read, dry.stats
+        rows_read += len(batch)
+    total = total_rows([path], audit_settings.limit) or rows_read
+    stats = dry.stats
     dry.close()
-    calls, hits, asked, answered = (
-        round(total / read * count)
-        for count in (stats.calls, stats.hits, stats.prompt_tokens, stats.completion_tokens)
+    scale = total / rows_read
+    basis = "" if total == rows_read else f", from the first {rows_read:,}"
+    calls = round(scale * stats.calls)
+    hits = round(scale * stats.hits)
+    cached = f" ({hits:,} answers are in the cache)" if hits else ""
+    prompt_tokens = round(scale * stats.prompt_tokens)
+    completion_tokens = round(scale * stats.completion_tokens)
+    cost = "its cost unknown without --judge-prices"
+    if stats.cost:
+        cost = f"cost {scale * stats.cost:.4f}"
+    minutes = calls / judge.concurrency / 60  # if a call takes a second, which nobody knows
+    return (
+        f"{total:,} rows{basis}: about {calls:,} calls{cached}, "
+        f"{prompt_tokens:,} + {completion_tokens:,} tokens, {cost}, "
+        f"{minutes:.1f} min if a call takes 1 s; 4 characters are a token"
     )
-    basis = "" if total == read else f", from the first {read:,}"
-    kept = f" ({hits:,} answers are in the cache)" if hits else ""
-    cost = (
-        f"cost {total / read * stats.cost:.4f}"
-        if stats.cost
-        else "its cost unknown without --judge-prices"
-    )
-    minutes = f"{calls / judge.concurrency / 60:.1f} min if a call takes 1 s"  # nothing is known of the server
-    tokens = f"{asked:,} + {answered:,} tokens"
-    return f"{total:,} rows{basis}: about {calls:,} calls{kept}, {tokens}, {cost}, {minutes}; 4 characters are a token"
 
 
 def metrics_of(
-    given: AuditSettings, judge: Judge | None, policy: Generator | None = None
+    audit_settings: AuditSettings, judge: Judge | None, policy: Generator | None = None
 ) -> tuple[str, ...]:
-    """Which metrics are measured. Raises `ConfigError`, before anything is written, for those that cannot be."""
-    usual = [
-        name for name in metrics.names() if policy is not None or name != "evidence_sensitivity"
-    ]
-    names = tuple(dict.fromkeys(usual if given.metrics is None else given.metrics))
+    """The names of the metrics that an audit measures, each once. Raises `ConfigError` for metrics
+    that do not exist, or that need a policy if there is none.
+    """
+    chosen = audit_settings.metrics
+    if chosen is None:
+        chosen = tuple(metrics.names())
+        if policy is None:
+            chosen = tuple(name for name in chosen if name != "evidence_sensitivity")
+    names = tuple(dict.fromkeys(chosen))
     if not names:
         raise ConfigError(f"no metrics named; there are: {', '.join(metrics.names())}")
-    asks = [
-        name
-        for name, reward in Scorer(names, judge, given.how).rewards.items()
-        if reward.needs_policy
-    ]
-    if asks and policy is None:
+    rewards = RowScorer(names, judge, audit_settings.how).rewards
+    need_policy = [name for name, reward in rewards.items() if reward.needs_policy]
+    if need_policy and policy is None:
         raise ConfigError(
-            f"{', '.join(asks)} measures a model: name the policy that wrote the trajectories"
+            f"{', '.join(need_policy)} measures a model: name the policy that wrote the "
+            "trajectories"
         )
     return names
 
 
-def _header(source: PathLike, given: AuditSettings, scorer: Scorer) -> dict[str, Any]:
-    """What a score depends on: an audit only goes on with the same."""
-    prompted = isinstance(scorer.judge, Writer)
+def _header(source: PathLike, audit_settings: AuditSettings, scorer: RowScorer) -> dict[str, Any]:
+    """The settings that scores depend on. An audit can only be continued with the same ones."""
+    prompts: list[str] = []
+    if isinstance(scorer.judge, Writer):
+        names = [name for name in prompting.names() if name not in _PROMPTS_WITHOUT_SCORES]
+        prompts = [prompting.load(name).id for name in names]
+    corpus = policy = None
+    if audit_settings.corpus is not None:
+        short_digest = digest(audit_settings.corpus)[:16]
+        corpus = f"{Path(audit_settings.corpus).name} (SHA-256 {short_digest})"
+    if scorer.policy is not None:
+        policy = str(getattr(scorer.policy, "name", type(scorer.policy).__name__))
     return {
-        "source": Path(source).name.encode(errors="replace").decode(),  # as it is written
+        "source": Path(source).name.encode(errors="replace").decode(),  # it need not be UTF-8
         "metrics": list(scorer.metrics),
         "judge": scorer.judge.name if scorer.judge is not None else "lexical",
-        "prompts": [
-            prompting.load(name).id
-            for name in prompting.names()
-            if prompted and name not in _NO_VERDICT
-        ],
+        "prompts": prompts,
         "how": scorer.how,
-        "dialect": given.dialect,
-        "text_column": given.text_column,
-        "corpus": None
-        if given.corpus is None
-        else f"{Path(given.corpus).name} (SHA-256 {digest(given.corpus)[:16]})",
-        "policy": None
-        if scorer.policy is None
-        else str(getattr(scorer.policy, "name", type(scorer.policy).__name__)),
+        "dialect": audit_settings.dialect,
+        "text_column": audit_settings.text_column,
+        "question_column": audit_settings.question_column,
+        "gold_column": audit_settings.gold_column,
+        "id_column": audit_settings.id_column,
+        "answer_tool": audit_settings.answer_tool,
+        "corpus": corpus,
+        "policy": policy,
         "version": __version__,
     }
 
 
-def _spooled(folder: Path) -> Path:
-    path = folder / SPOOLED
+def _spooled(stack: ExitStack) -> Path:
+    """A file with all of the standard input, which exists until the stack is closed."""
+    path = Path(stack.enter_context(TemporaryDirectory())) / SPOOLED
     try:
         with path.open("wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
@@ -214,47 +265,59 @@ def _spooled(folder: Path) -> Path:
     return path
 
 
-def _score(rows: Source, scorer: Scorer, log: ScoreLog, workers: int | None, bar: Any) -> None:
+def _score(
+    rows: RowSource, scorer: RowScorer, log: ScoreLog, workers: int | None, bar: Any
+) -> None:
+    """Score the rows that the log lacks, and add their lines to it."""
     if scorer.policy is not None or scorer.asks_model:
         workers = 1  # the model is in this process, or its requests are concurrent already
     elif workers is None:
-        workers = (
-            len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1
-        )
-    size = width_of(scorer.judge, _JUDGED if scorer.asks_model else _ROWS)
+        workers = _cores()
+    batch_rows = _LOCAL_MODEL_BATCH_ROWS if scorer.asks_model else _BATCH_ROWS
+    # A judge that sends requests gets as many rows as keep all of its requests under way.
+    size = width_of(scorer.judge, batch_rows)
     for lines in in_order(scorer.score, chunks(_missing(rows, log, bar), size), workers):
         log.add(lines)
         bar.update(len(lines))
 
 
-def _missing(rows: Source, log: ScoreLog, bar: Any) -> Iterator[Raw]:
+def _cores() -> int:
+    """The number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _missing(rows: RowSource, log: ScoreLog, bar: Any) -> Iterator[Raw]:
+    """Yield the rows that the log lacks."""
     for raw in rows:
-        if log.holds(raw.number, raw.digest):
+        if log.reuse(raw.number, raw.digest):
             bar.update(1)
         else:
             yield raw
 
 
 def _usage(
-    judge: Judge | None, at_first: Mapping[str, Any], earlier: Mapping[str, Any]
+    judge: Judge | None, counts_before: Mapping[str, Any], earlier_usage: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What the judge has counted, if it does (requests, tokens, cost, notes), since the audit began and in earlier
-    runs of it."""
-    now = _counted(judge)
-    counts = {
-        name: value - at_first[name] + earlier.get(name, 0)
-        for name, value in now.items()
-        if name != "notes"
-    }
-    notes = [Counter(counted.get("notes", {})) for counted in (now, at_first, earlier)]
-    return (
-        {**earlier, **counts, "notes": dict(notes[0] - notes[1] + notes[2])}
-        if counts or earlier
-        else {}
-    )
+    """The judge's counts (requests, tokens, cost, notes) of this audit; empty for a judge that does
+    not count.
+
+    `counts_before` are the judge's before this run, `earlier_usage` those of the audit's earlier
+    runs.
+    """
+    now = _counts(judge)
+    if not now and not earlier_usage:
+        return {}
+    usage = dict(earlier_usage)
+    for name, value in now.items():
+        if name != "notes":
+            usage[name] = value - counts_before[name] + earlier_usage.get(name, 0)
+    notes = Counter(now.get("notes", {})) - Counter(counts_before.get("notes", {}))
+    usage["notes"] = dict(notes + Counter(earlier_usage.get("notes", {})))
+    return usage
 
 
-def _counted(judge: Judge | None) -> dict[str, Any]:
-    return msgspec.to_builtins(getattr(judge, "stats", {}))
+def _counts(judge: Judge | None) -> dict[str, Any]:
+    stats = None if judge is None else judge.stats
+    return {} if stats is None else msgspec.to_builtins(stats)

@@ -1,4 +1,6 @@
-"""What agents did in their episodes: which tools they called, how they took empty responses, and why they failed."""
+"""What agents did in their episodes: which tools they called, how they reacted to blanked
+responses, and why they failed.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..rewards import Correctness
+from ..rewards.citation_returned import is_report
 from ..trajectory import Step, Trajectory
 from .stats import Floats
 
@@ -16,13 +19,14 @@ ERRORS = ("wrong answer", "wrong formatting", "limits")
 
 
 def tool_counts(trajectories: Iterable[Trajectory]) -> Counter[str]:
-    """Calls per tool name, as the policy wrote them."""
-    return Counter(
-        step.call.name
-        for trajectory in trajectories
-        for step in trajectory.steps
-        if step.call is not None
-    )
+    """The number of calls by the tools' names, as the policy wrote them. A report without a trace
+    has none: nobody called for what it cites.
+    """
+    counts: Counter[str] = Counter()
+    for trajectory in trajectories:
+        if not is_report(trajectory):
+            counts.update(step.call.name for step in trajectory.steps if step.call is not None)
+    return counts
 
 
 def tool_ratios(counts: Mapping[str, int], tools: Sequence[str]) -> dict[str, float]:
@@ -32,7 +36,8 @@ def tool_ratios(counts: Mapping[str, int], tools: Sequence[str]) -> dict[str, fl
 
 
 def tool_entropy(counts: Mapping[str, int], tools: Sequence[str]) -> float | None:
-    """Normalised entropy `−Σ p_i log p_i / log K` over the K available tools, in [0, 1] (Proof-of-Use, figure 4).
+    """Normalised entropy `−Σ p_i log p_i / log K` over the K available tools, in [0, 1]
+    (Proof-of-Use, figure 4).
 
     `None` without any call, or with fewer than two tools.
     """
@@ -51,25 +56,30 @@ def normalized_entropy(calls: Mapping[Any, Floats]) -> Floats:
 
 
 def no_share(trajectory: Trajectory) -> float | None:
-    """The share of verdicts `no` among those on responses with evidence; `None` without such a verdict."""
-    said = [step.helpful for _, step in _judged(trajectory)]
-    return said.count(False) / len(said) if said else None
+    """The share of the verdicts on responses with evidence that are `no`; `None` without such
+    verdicts.
+    """
+    verdicts = [step.helpful for _, step in _judged(trajectory)]
+    return verdicts.count(False) / len(verdicts) if verdicts else None
 
 
 def retry_share(trajectory: Trajectory, tools: Sequence[str]) -> float | None:
-    """The share of such no's after which the same turn calls another of the tools; `None` without a no."""
-    retried = [
-        before.call is not None
-        and step.call is not None
-        and step.call.name in {*tools} - {before.call.name}
-        for before, step in _judged(trajectory)
-        if not step.helpful
-    ]
+    """The share of these `no` after which the same turn calls another one of the tools; `None`
+    without a `no`.
+    """
+    retried = []
+    for before, step in _judged(trajectory):
+        if step.helpful:
+            continue
+        if before.call is None or step.call is None:
+            retried.append(False)
+        else:
+            retried.append(step.call.name != before.call.name and step.call.name in tools)
     return sum(retried) / len(retried) if retried else None
 
 
 def _judged(trajectory: Trajectory) -> list[tuple[Step, Step]]:
-    """The steps with a verdict on evidence, each behind the step that had received it."""
+    """The steps with a verdict on evidence, each after the step that had received the evidence."""
     return [
         (before, step)
         for before, step in pairwise(trajectory.steps)
@@ -78,31 +88,38 @@ def _judged(trajectory: Trajectory) -> list[tuple[Step, Step]]:
 
 
 def error_of(trajectory: Trajectory) -> str | None:
-    """One of `ERRORS`, or `None` where the answer is an exact match. Limits of turns or tokens come first."""
+    """Why the episode failed, one of `ERRORS`; `None` if its answer is an exact match.
+
+    It needs gold answers: without them every answer counts as wrong. An episode that was cut off
+    failed by its limits, whatever it answered.
+    """
     if Correctness().score(trajectory).value == 1.0:
         return None
-    if (trajectory.stop_reason or "").endswith(
-        "_limit"
-    ):  # turn_limit, token_limit, turn_token_limit
+    # turn_limit, token_limit, turn_token_limit
+    if (trajectory.stop_reason or "").endswith("_limit"):
         return "limits"
     return "wrong answer" if (trajectory.answer or "").strip() else "wrong formatting"
 
 
 def error_counts(trajectories: Sequence[Trajectory]) -> dict[str, int]:
-    """How many episodes failed for each reason, and `total` of them; `episodes` is how many there are."""
-    found = Counter(filter(None, map(error_of, trajectories)))
+    """The number of episodes that failed for each reason, of all that failed (`total`), and of all
+    (`episodes`).
+    """
+    errors = Counter(filter(None, map(error_of, trajectories)))
     return {
-        **{kind: found[kind] for kind in ERRORS},
-        "total": found.total(),
+        **{kind: errors[kind] for kind in ERRORS},
+        "total": errors.total(),
         "episodes": len(trajectories),
     }
 
 
 def error_table(counts: Mapping[str, Mapping[str, int]]) -> str:
-    """A Markdown table of several agents' `error_counts`, with each reason's share of the errors."""
+    """A Markdown table of the `error_counts` of several agents, with the share of each reason."""
     lines = [f"| | {' | '.join(ERRORS)} | total | of episodes |", f"|{'---|' * (len(ERRORS) + 3)}"]
-    for agent, found in counts.items():
-        total = found["total"]
-        shares = [f"{found[kind]} ({found[kind] / total:.0%})" if total else "0" for kind in ERRORS]
-        lines.append(f"| {agent} | {' | '.join(shares)} | {total} | {found['episodes']} |")
+    for agent, errors in counts.items():
+        total = errors["total"]
+        shares = [
+            f"{errors[kind]} ({errors[kind] / total:.0%})" if total else "0" for kind in ERRORS
+        ]
+        lines.append(f"| {agent} | {' | '.join(shares)} | {total} | {errors['episodes']} |")
     return "\n".join(lines)

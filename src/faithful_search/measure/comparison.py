@@ -1,36 +1,50 @@
-"""Two or more audits or evaluations side by side: paired by question, each against the first."""
+"""Compare two or more audits or evaluations: each with the first, paired by question.
+
+```
+paths ─ open_sides ─> Side, … ─ compare ─> Comparison (differences by metric)
+                              └ changes ─> ChangedQuestion, … (of one metric)
+```
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ..errors import ConfigError, DataError
-from .evaluation import ENTROPY, Evaluation, difference
-from .files import PathLike
-from .metrics import about
-from .report import aligned, interval, is_clear, marked, warning
+from ..escape import as_line
+from ..reading.files import PathLike
+from .evaluation import Evaluation, difference
+from .metrics import arrow, asks
+from .report import PAIRED, aligned, columns, interval, is_clear, marked, meaning, warning
 from .scores import SCORES, read_scores
 from .stats import NOTHING, Estimate, question_means
 from .summary import SUMMARY, Audit
 
 RESULTS = "metrics.json"
-_MADE = (
-    "judge",
-    "prompts",
-    "how",
-    "version",
-)  # settings by which figures differ, though the agents do not
-NAMELESS = "\0"  # how the key of a row without question and id begins: it is in no pair
-SHOWN = 10  # questions whose value fell most, and rose most, of each metric
+MEASURING_SETTINGS = ("judge", "prompts", "how", "version")
+"""Settings of an audit that change its figures, although the agents are the same."""
+NAMELESS = "\0"
+"""The beginning of the key of a row that has neither question nor id. It is paired with nothing."""
+MEANINGS = ("better", "worse", "higher", "lower")
+"""What a clear difference can mean; the last two are for metrics that are neither good nor bad."""
+SHOWN = 10
+"""The number of questions that `changes` returns at most for each direction."""
 
 
 class Side(msgspec.Struct, frozen=True):
-    """An audit or evaluation that is compared: `made` are the settings its figures depend on, `rows` an audit's rows.
+    """One of the audits or evaluations that are compared.
 
-    The `questions` of an audit are texts, or ids where there is no text; its report may lie in `folder`.
+    Attributes:
+        name: what it is called in tables.
+        evaluation: its values. The `questions` of an audit are texts, or ids where a row has no
+            text.
+        made: the settings that its figures depend on.
+        rows: the row number of each value; empty for an evaluation.
+        folder: where it lies, perhaps with its report.
     """
 
     name: str
@@ -40,10 +54,13 @@ class Side(msgspec.Struct, frozen=True):
     folder: str = ""
 
 
-class Change(msgspec.Struct, frozen=True):
-    """One question: its mean on each side (`None` where there is none), and the rows of an audit it stands in.
+class ChangedQuestion(msgspec.Struct, frozen=True):
+    """A question that has another value on a later side than on the first.
 
-    `change` is the largest of the others' differences from the first.
+    Attributes:
+        change: the largest difference between a later side and the first.
+        values: the question's mean on each side; `None` where it has none.
+        rows: the rows of each side that hold the question; empty for an evaluation.
     """
 
     question: str
@@ -53,10 +70,15 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """How the sides differ from the first, which has `shared` of the `questions` of each with it.
+    """How the later sides differ from the first.
 
-    `rows` has each side's estimate by metric, over all its questions; `differences` each other side minus the first,
-    over the questions that both have; `notes` what else may lie behind a difference.
+    Attributes:
+        names: what each side is called.
+        questions: the number of questions of each side.
+        shared: the number of questions that each later side shares with the first.
+        rows: the estimate of each side by metric, over all its questions.
+        differences: each later side minus the first by metric, over the questions that both have.
+        notes: sentences about what else may cause a difference.
     """
 
     names: list[str]
@@ -66,75 +88,88 @@ class Comparison(msgspec.Struct, frozen=True):
     differences: dict[str, list[Estimate]]
     notes: list[str] = []
 
-    def told(self) -> dict[str, list[str]]:
-        """For each of the others, against whom on what; and in words what differs clearly."""
-        found = {}
-        for place, name in enumerate(self.names[1:]):
-            parts: dict[str, list[str]] = {"better": [], "worse": [], "higher": [], "lower": []}
-            known = [
-                (metric, row[place])
-                for metric, row in self.differences.items()
-                if row[place].value is not None
-            ]
-            for metric, change in known:
-                if is_clear(change):
-                    up, good = (change.value or 0) > 0, about(metric).direction
-                    word = (
-                        ("higher" if up else "lower")
-                        if not good
-                        else "better"
-                        if up == (good > 0)
-                        else "worse"
-                    )
-                    parts[word].append(f"{metric} ({interval(change, sign=True)})")
-            lines = [f"{word}: {', '.join(named)}" for word, named in parts.items() if named]
-            rest = len(known) - sum(map(len, parts.values()))
-            lines += (
-                [f"no clear difference: {rest} of {len(known)} metrics"]
-                if rest or not known
-                else []
-            )
-            found[f"{name} against {self.names[0]}, on {self.shared[place]:,} shared questions"] = (
-                lines
-            )
-        return found
+    def title(self, place: int) -> str:
+        """A heading for the later side number `place`, counted from 0."""
+        name, shared = self.names[place + 1], self.shared[place]
+        return f"{name} against {self.names[0]}, on {shared:,} shared questions"
+
+    def clear(self, place: int) -> dict[str, dict[str, Estimate]]:
+        """The clear differences of the later side number `place`, by meaning (`MEANINGS`) and by
+        metric.
+        """
+        by_meaning: dict[str, dict[str, Estimate]] = {word: {} for word in MEANINGS}
+        for metric, differences in self.differences.items():
+            word = meaning(metric, differences[place])
+            if word:
+                by_meaning[word][metric] = differences[place]
+        return {word: changes for word, changes in by_meaning.items() if changes}
+
+    def unclear(self, place: int) -> str:
+        """A sentence with the number of metrics that do not differ clearly; empty where all do."""
+        column = [differences[place] for differences in self.differences.values()]
+        comparable = [change for change in column if change.value is not None]
+        count = sum(not is_clear(change) for change in comparable)
+        if comparable and not count:
+            return ""
+        return f"no clear difference: {count} of {len(comparable)} rows"
+
+    def chance(self) -> str:
+        """A sentence with the number of differences that chance alone would mark."""
+        all_differences = chain.from_iterable(self.differences.values())
+        number = sum(change.value is not None for change in all_differences)
+        by_chance = max(1, round(0.05 * number))
+        return (
+            f"Of {number} differences about {by_chance} would be marked by chance, if nothing "
+            "differed."
+        )
 
     def table(self) -> list[list[str]]:
-        """Cells, header first: each side's estimate, then each paired difference with the number of its questions."""
-        first, *others = self.names
-        rows = [
-            [
-                "metric",
-                *(f"{name} [95% CI]" for name in self.names),
-                *(f"{name} − {first}" for name in others),
-            ]
-        ]
-        for metric, row in self.rows.items():
-            apart = [
-                marked(own) + (f" (n={own.n})" if own.n else "") for own in self.differences[metric]
-            ]
-            rows.append([metric, *map(interval, row), *apart])
-        return rows
+        """The cells of a table, header first: for each metric the estimate of each side, then each
+        paired difference with the number of its questions.
+        """
+        first_name, *later_names = self.names
+        header = ["metric", "better"]
+        header += [f"{name} [95% CI]" for name in self.names]
+        header += [f"{name} − {first_name}" for name in later_names]
+        lines = [header]
+        for metric, estimates in self.rows.items():
+            cells = [metric, arrow(metric), *map(interval, estimates)]
+            for change in self.differences[metric]:
+                count = f" (n={change.n})" if change.n else ""
+                cells.append(marked(change) + count)
+            lines.append(cells)
+        return lines
 
     def __str__(self) -> str:
-        chance = 0.05 * sum(
-            change.value is not None for row in self.differences.values() for change in row
-        )
-        legend = f"* the interval of the paired difference leaves out 0; about {chance:.0f} of these would by chance"
-        below = filter(None, [legend, warning(self.rows), *self.notes])
-        told = (
-            line
-            for title, lines in self.told().items()
-            for line in (title, *(f"  {line}" for line in lines))
-        )
-        return "\n\n".join(["\n".join(told), aligned(self.table()), "\n".join(below)])
+        parts = [self._summary(place) for place in range(len(self.shared))]
+        parts.append(aligned(self.table()))
+        below = filter(None, [PAIRED, self.chance(), warning(self.rows), *self.notes])
+        parts.append("\n".join(map(as_line, below)))
+        return "\n\n".join(parts)
+
+    def _summary(self, place: int) -> str:
+        lines = [as_line(self.title(place))]
+        for word, changes_of_word in self.clear(place).items():
+            lines.append(f"  {word}:")
+            cells = [
+                [f"    {metric}", interval(change, sign=True), asks(metric)]
+                for metric, change in changes_of_word.items()
+            ]
+            lines += columns(cells)
+        unclear = self.unclear(place)
+        if unclear:
+            lines.append(f"  {as_line(unclear)}")
+        return "\n".join(lines)
 
 
 def open_sides(paths: Sequence[PathLike]) -> list[Side]:
-    """Read what is to be compared: an audit's folder or its `scores.jsonl`; a `metrics.json`, or a folder with one, of
-    which all evaluations are taken, or with `#NAME` behind the path that one.
+    """Read the audits and evaluations at these paths.
 
-    Raises `DataError` for anything else, `ConfigError` with fewer than two to compare.
+    An audit is its folder or its `scores.jsonl`. Evaluations lie in a `metrics.json`, which is
+    named itself or by its folder: all of them are read, or with `#NAME` after the path only that
+    one.
+
+    Raises `DataError` for anything else, and `ConfigError` with fewer than two sides.
     """
     sides = [side for path in paths for side in _sides(str(path))]
     if len(sides) < 2:
@@ -142,112 +177,158 @@ def open_sides(paths: Sequence[PathLike]) -> list[Side]:
             f"nothing to compare {sides[0].name} with: name another audit or evaluation"
         )
     times = Counter(side.name for side in sides)
-    return [  # out/a/audit and out/b/audit are told apart by the folder before
-        msgspec.structs.replace(side, name=f"{Path(side.folder).parent}/{side.name}")
-        if times[side.name] > 1
-        else side
-        for side in sides
-    ]
+    for place, side in enumerate(sides):
+        if times[side.name] > 1:  # out/a/audit and out/b/audit: the folder above is named, too
+            name = f"{Path(side.folder).parent}/{side.name}"
+            sides[place] = msgspec.structs.replace(side, name=name)
+    return sides
 
 
 def compare(sides: Sequence[Side]) -> Comparison:
-    """Compare each with the first. Raises `DataError` for one that shares no question with it."""
-    start, *others = sides
-    asked = [dict.fromkeys(side.evaluation.questions) for side in sides]
-    shared = [len(asked[0].keys() & own.keys()) for own in asked[1:]]
+    """Compare each later side with the first. Raises `DataError` where they share no question."""
+    first, *later = sides
+    questions = [set(side.evaluation.questions) for side in sides]
+    shared = []
     notes = []
-    for side, count in zip(others, shared, strict=True):
+    for side, questions_of_side in zip(later, questions[1:], strict=True):
+        count = len(questions[0] & questions_of_side)
         if not count:
+            example = next(iter(first.evaluation.questions), None)
             raise DataError(
-                f"{side.name} shares no question with {start.name} (one there is {next(iter(asked[0]), None)!r}): "
+                f"{side.name} shares no question with {first.name} (one there is {example!r}): "
                 "only answers to the same questions can be paired"
             )
-        both = {
-            name: (start.made[name], side.made[name]) for name in start.made if name in side.made
-        }
-        if named := "; ".join(
-            f"{name}: {old!r} there, {new!r} here"
-            for name, (old, new) in both.items()
-            if old != new
-        ):
-            other = f"{side.name} was measured in another way than {start.name}"
-            notes.append(f"{other}, which may be the difference: {named}")
+        shared.append(count)
+        differing = _made_differently(first, side)
+        if differing:
+            notes.append(
+                f"{side.name} was measured in another way than {first.name}, which may be the "
+                f"difference: {differing}"
+            )
     for side in sides:
-        if nameless := sum(question.startswith(NAMELESS) for question in side.evaluation.questions):
+        nameless = sum(question.startswith(NAMELESS) for question in side.evaluation.questions)
+        if nameless:
             notes.append(f"{side.name}: {nameless:,} rows without question and id are in no pair")
     runs = [side.evaluation for side in sides]
     metrics = dict.fromkeys(metric for run in runs for metric in run.rows)
-    rows = {metric: [run.rows.get(metric, NOTHING) for run in runs] for metric in metrics}
-    # No difference where a judge abstained too often for a mean: the rows it answered are not a fair sample
-    differences = {
-        metric: [
-            NOTHING
-            if first.value is None or own.value is None
-            else difference(runs[0], run, metric)
-            for own, run in zip(rest, runs[1:], strict=True)
-        ]
-        for metric, (first, *rest) in rows.items()
-    }
     return Comparison(
-        [side.name for side in sides], [*map(len, asked)], shared, rows, differences, notes
+        names=[side.name for side in sides],
+        questions=[len(questions_of_side) for questions_of_side in questions],
+        shared=shared,
+        rows={metric: [run.rows.get(metric, NOTHING) for run in runs] for metric in metrics},
+        differences={metric: _differences(runs, metric) for metric in metrics},
+        notes=notes,
     )
 
 
-def changes(sides: Sequence[Side], metric: str) -> list[Change]:
-    """The questions on which one of the others differs most from the first: those that fell, then those that rose."""
+def _made_differently(first: Side, side: Side) -> str:
+    """The settings in which two sides were measured differently, in words; empty if in none."""
+    differing = []
+    for name in first.made:
+        if name in side.made and side.made[name] != first.made[name]:
+            differing.append(f"{name}: {first.made[name]!r} there, {side.made[name]!r} here")
+    return "; ".join(differing)
+
+
+def _differences(runs: Sequence[Evaluation], metric: str) -> list[Estimate]:
+    """Each later run minus the first.
+
+    There is no difference where one of the two has no mean, since its judge abstained too often:
+    the rows that the judge answered are not a fair sample.
+    """
+    first, *later = runs
+    estimates = []
+    for run in later:
+        values = (first.rows.get(metric, NOTHING).value, run.rows.get(metric, NOTHING).value)
+        estimates.append(NOTHING if None in values else difference(first, run, metric))
+    return estimates
+
+
+def changes(sides: Sequence[Side], metric: str) -> list[ChangedQuestion]:
+    """The questions on which a later side differs most from the first by this metric: at most
+    `SHOWN` that fell, the largest fall first, then at most `SHOWN` that rose, the largest rise
+    first.
+    """
     runs = [side.evaluation for side in sides]
     if not all(metric in run.values for run in runs):
         return []
-    first, *others = means = [question_means(run.questions, run.values[metric]) for run in runs]
-    spans = {
-        key: [own[key] - value for own in others if key in own] for key, value in first.items()
-    }
-    most = sorted((max(span, key=abs), str(key)) for key, span in spans.items() if any(span))
-    # Both ends: the greatest changes alone could all be of one direction
-    fell, rose = (
-        [item for item in most if item[0] < 0][:SHOWN],
-        [item for item in most if item[0] > 0][-SHOWN:],
-    )
-    places: list[dict[str, list[int]]] = [{} for _ in sides]  # the rows of each question
-    for side, own in zip(sides, places, strict=True):
-        for question, row in zip(side.evaluation.questions, side.rows, strict=False):
-            own.setdefault(question, []).append(row)
+    means_of_sides = [question_means(run.questions, run.values[metric]) for run in runs]
+    first, *later = means_of_sides
+    moves: list[tuple[float, str]] = []
+    for question, mean in first.items():
+        differences = [means[question] - mean for means in later if question in means]
+        if any(differences):
+            moves.append((max(differences, key=abs), str(question)))
+    moves.sort()
+    # Both ends, since the largest changes alone could all be of one direction
+    fell = [(change, question) for change, question in moves if change < 0][:SHOWN]
+    rose = [(change, question) for change, question in moves if change > 0][-SHOWN:]
+    rows_of_sides = [_rows_of(side) for side in sides]
     return [
-        Change(key, by, [own.get(key) for own in means], [own.get(key, []) for own in places])
-        for by, key in (*fell, *rose[::-1])
+        ChangedQuestion(
+            question=question,
+            change=change,
+            values=[means.get(question) for means in means_of_sides],
+            rows=[rows.get(question, []) for rows in rows_of_sides],
+        )
+        for change, question in (*fell, *reversed(rose))
     ]
 
 
+def _rows_of(side: Side) -> dict[str, list[int]]:
+    """The rows of each question."""
+    rows: dict[str, list[int]] = {}
+    for question, row in zip(side.evaluation.questions, side.rows, strict=False):
+        rows.setdefault(question, []).append(row)
+    return rows
+
+
 def _sides(path: str) -> Iterator[Side]:
-    path, _, wanted = path.partition("#")
+    """The audit, or the evaluations, at a path; see `open_sides`."""
+    evaluation_name = ""
+    if not Path(path).exists():
+        path, _, evaluation_name = path.partition("#")
     place = Path(path)
     folder = place if place.is_dir() else place.parent
     if place.name == SCORES or (place / SCORES).is_file():
         yield _audit(folder)
         return
     file = place / RESULTS if place.is_dir() else place
+    evaluations = _evaluations(file, evaluation_name)
+    if not evaluations:
+        called = f" called {evaluation_name!r}" if evaluation_name else ""
+        raise DataError(f"{file}: no evaluation{called} in it")
+    only_one = len(evaluations) == 1 and not evaluation_name
+    for name, evaluation in evaluations.items():
+        yield Side(
+            name=folder.name if only_one else f"{folder.name}#{name}",
+            evaluation=evaluation,
+            made={"rewards": evaluation.made_by},
+            folder=str(folder),
+        )
+
+
+def _evaluations(file: Path, evaluation_name: str = "") -> dict[str, Evaluation]:
+    """The evaluations in a `metrics.json` by name, or only the one that is called
+    `evaluation_name`. What else the file holds is left out.
+    """
     try:
-        found = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
-        held = {
+        metrics = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+        return {
             name: Evaluation.from_dict(value)
-            for name, value in found.items()
-            if isinstance(value, Mapping) and "values" in value and wanted in ("", name)
+            for name, value in metrics.items()
+            if isinstance(value, Mapping) and "values" in value and evaluation_name in ("", name)
         }
     except OSError as error:
         raise DataError(
-            f"cannot read {path}: neither an audit's folder nor one with {RESULTS} ({error})"
+            f"cannot read {file}: it is neither an audit's folder nor one with {RESULTS} ({error})"
         ) from error
     except ValueError as error:
         raise DataError(f"{file}: no evaluations ({error})") from error
-    if not held:
-        raise DataError(f"{file}: no evaluation{f' called {wanted!r}' if wanted else ''} in it")
-    for name, evaluation in held.items():
-        called = folder.name if len(held) == 1 and not wanted else f"{folder.name}#{name}"
-        yield Side(called, evaluation, {"rewards": evaluation.made_by}, folder=str(folder))
 
 
 def _audit(folder: Path) -> Side:
-    """The audit's values by row, from its scores; the estimates are those of its summary."""
+    """The audit in a folder: values by row from its scores, estimates from its summary."""
     try:
         audit = Audit.from_dict(msgspec.json.decode((folder / SUMMARY).read_bytes()))
     except (OSError, ValueError) as error:
@@ -256,19 +337,25 @@ def _audit(folder: Path) -> Side:
         ) from error
     if not audit.finished:
         raise DataError(f"the audit in {folder} has not ended: run the same command again first")
-    questions, rows = [], []
+    questions: list[str] = []
+    rows: list[int] = []
     values: dict[str, list[float | None]] = {name: [] for name in audit.rows}
     calls: dict[str, list[int]] = {name: [] for name in audit.tools.counts}
     for line in read_scores(folder / SCORES, audit.n + audit.errors):
-        if line.error is None:
-            questions.append(
-                (line.question or "").strip() or line.id or f"{NAMELESS}{folder}, row {line.row}"
-            )
-            rows.append(line.row)
-            for name, column in values.items():
-                column.append(line.values.get(name))
-            for name, counted in calls.items():
-                counted.append(line.tools.get(name, 0))
-    evaluation = Evaluation({**audit.rows, ENTROPY: audit.tools.entropy}, questions, values, calls)
-    made = {name: audit.settings.get(name) for name in _MADE}
-    return Side(folder.resolve().name, evaluation, made, rows, str(folder))
+        if line.error is not None:
+            continue
+        question = (line.question or "").strip()
+        questions.append(question or line.id or f"{NAMELESS}{folder}, row {line.row}")
+        rows.append(line.row)
+        values_of_row = line.values
+        for name, column in values.items():
+            column.append(values_of_row.get(name))
+        for name, calls_of_tool in calls.items():
+            calls_of_tool.append(line.tools.get(name, 0))
+    return Side(
+        name=folder.resolve().name,
+        evaluation=Evaluation(audit.estimates, questions, values, calls),
+        made={name: audit.settings.get(name) for name in MEASURING_SETTINGS},
+        rows=rows,
+        folder=str(folder),
+    )

@@ -1,6 +1,15 @@
-"""Does the answer need the evidence? The same questions where it is missing, and where it says something else.
+"""Does the answer need the evidence? The same questions are asked where the evidence is missing,
+and where it says something else.
 
-Evaluations ask a few of their questions again (`control_tasks`); a `Study` asks any agent any questions.
+An evaluation asks a few of its questions again (`control_tasks`). A study asks any agent any
+questions:
+
+```
+tasks ─ plan ─> StudyPlan ─ run_study ─> rollouts ─ compare ─> Study
+```
+
+The conditions are *open* (the evidence as it is), *closed* (tools return nothing), *blocked*
+(without the gold evidence) and *changed* (the evidence states other facts).
 """
 
 from collections import Counter, defaultdict
@@ -11,138 +20,167 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ..abstention import declines
 from ..counterfactual import CounterfactualWorld
 from ..errors import ConfigError
-from ..rewards.turns import passages
-from ..rollout import Engine, ServedAgent
+from ..escape import as_line
+from ..evidence import supporting_passages
+from ..rewards.turns import answer_of, passages
+from ..rollout import Agent
 from ..rollout.served import FAILED
 from ..tasks import Task
 from ..text import exact_match, normalize
 from ..tools.base import NO_RESULTS, Observation
 from ..tools.lane import Lane
 from ..tools.toolbox import Toolbox
-from ..trajectory import Evidence, Trajectory, read_jsonl
+from ..trajectory import Evidence, ToolCall, Trajectory, read_jsonl
 from ..world import bundled_world
 from .evaluation import run_episodes
 from .ledger import Ledger, same_settings
-from .origins import Decorated, declines, holds
+from .origins import Decorated, holds
 from .report import aligned, interval
 from .stats import Estimate, mean_ci, paired_difference
 from .writing import results_folder, write_metrics
 
 OPEN, CLOSED, BLOCKED, CHANGED = CONDITIONS = ("open", "closed", "blocked", "changed")
-FOLLOW, MEMORY, EM_CHANGED, SAME = (
-    "follow_rate",
-    "memory_share",
-    "exact_match_changed",
-    "same_answer",
-)
+FOLLOW = "follow_rate"
+MEMORY = "memory_share"
+EM_CHANGED = "exact_match_changed"
+SAME = "same_answer"
 EM_UNREMEMBERED = "exact_match_unremembered"
-QUESTIONS = 100  # an evaluation also asks under the conditions: with the tiny policy 8 seconds of a core each
+QUESTIONS = 100
+"""How many questions an evaluation asks under each condition, which takes the tiny policy 8 seconds
+of one core.
+"""
 Match = Callable[[str | None, Sequence[str]], float]
-"""Compares an answer with gold answers: `text.exact_match`, `text.sub_exact_match`."""
+"""Compares an answer with gold answers and returns 0 or 1, as `text.exact_match` does."""
 ROLLOUTS, SETTINGS, RESULTS = "rollouts.jsonl", "settings.json", "controls.json"
 RIGHT, DECORATED = "right", "decorated"
-Values = dict[
-    str, dict[Hashable, float]
-]  # each metric's value for each question that it says something about
+Values = dict[str, dict[Hashable, float]]
+"""By metric, the value of each question that the metric applies to."""
+HEADER = (
+    "condition",
+    "right [95% CI]",
+    "minus open [95% CI]",
+    "same answer",
+    "given all the same",
+    "follow rate",
+    "decorated",
+    "n",
+)
+"""The header of a study's table."""
 _WITHOUT = {BLOCKED: "with the gold evidence blocked", CLOSED: "with tools that returned nothing"}
 
 
 def under(condition: str, task: Task) -> Task:
-    """The task with an id of its own, QUESTION@CONDITION, which its rollout has, too."""
+    """The task with the id QUESTION@CONDITION, which its rollout gets, too."""
     return msgspec.structs.replace(task, id=f"{task.id}@{condition}")
 
 
 def control_tasks(tasks: Sequence[Task], limit: int = QUESTIONS) -> list[Task]:
-    """The first `limit` different questions changed and blocked, each `under` its condition, as far as they are the
-    bundled world's.
+    """The first `limit` different questions, first changed and then blocked, each `under` its
+    condition. Questions that are not the bundled world's are left out.
     """
     first = list({task.id: task for task in tasks}.values())[:limit]
-    made = {CHANGED: CounterfactualWorld(bundled_world()).change, BLOCKED: blocked_in_world}
-    return [
-        under(name, other)
-        for name, make in made.items()
-        for task in first
-        if (other := make(task)) is not None
-    ]
+    makers = {CHANGED: CounterfactualWorld(bundled_world()).change, BLOCKED: blocked_in_world}
+    controls = []
+    for condition, make in makers.items():
+        for task in first:
+            control = make(task)
+            if control is not None:
+                controls.append(under(condition, control))
+    return controls
 
 
 def blocked_in_world(task: Task) -> Task | None:
-    """A question of the bundled world without the evidence that states the facts of its chain, or their reverse."""
-    pairs = {
-        frozenset((fact.get("subject"), fact.get("object"))) for fact in task.meta.get("chain", ())
-    }
+    """The question without the evidence that states a fact of its chain, or the fact's reverse.
+    `None` for a question that is not the bundled world's.
+    """
+    chain = task.meta.get("chain", ())
+    pairs = {frozenset((fact.get("subject"), fact.get("object"))) for fact in chain}
     texts = [
-        item.text
-        for item in bundled_world().statements
-        if frozenset((item.subject, item.object)) in pairs
+        statement.text
+        for statement in bundled_world().statements
+        if frozenset((statement.subject, statement.object)) in pairs
     ]
     return _without(task, texts) if texts else None
 
 
 def _without(task: Task, texts: Iterable[str]) -> Task:
+    """The task in a world that lacks these texts."""
     return msgspec.structs.replace(task, edits={**task.edits, **dict.fromkeys(texts)})
 
 
 def blocked_by_passages(tasks: Sequence[Task], corpus: Iterable[Evidence]) -> dict[str, Task]:
-    """By question, the task without its gold passages; those whose gold passages are not there are left out.
+    """By id, the tasks without their gold passages. Tasks whose gold passages are not in the corpus
+    are left out.
 
-    They are told by `supporting_ids` or `supporting_titles` where a task has such, else they are those whose title or
-    text holds a gold answer whole, for answers other than yes and no. The corpus is read once.
+    A task names its gold passages by `supporting_ids` or `supporting_titles`. For one that names
+    none, they are the passages whose title or text holds a gold answer as whole words; answers of
+    yes and no do not count. The corpus is read once.
     """
-    ids, titles, answers = defaultdict(set), defaultdict(set), {}
+    # the ids of the tasks by what they name, and the phrases of the tasks that name nothing
+    ids: dict[str, set[str]] = defaultdict(set)
+    titles: dict[str, set[str]] = defaultdict(set)
+    answers: dict[str, list[str]] = {}
     for task in tasks:
         for id in task.supporting_ids:
             ids[id].add(task.id)
         for title in task.supporting_titles:
             titles[normalize(title, "pokee")].add(task.id)
         if not (task.supporting_ids or task.supporting_titles):
-            # yes and no stand in most passages
-            told = {normalize(answer, "pokee") for answer in task.answers} - {"", "yes", "no"}
-            answers[task.id] = [f" {answer} " for answer in told]
+            words = {normalize(answer, "pokee") for answer in task.answers}
+            words -= {"", "yes", "no"}  # which stand in most passages
+            answers[task.id] = [f" {answer} " for answer in words]
     gold: dict[str, list[str]] = defaultdict(list)
-    for item in corpus:
-        title = normalize(item.title, "pokee")
-        text = f" {title} {normalize(item.text, 'pokee')} " if answers else ""
-        by_answer = {id for id, told in answers.items() if any(answer in text for answer in told)}
-        for id in ids.get(item.source, set()) | titles.get(title, set()) | by_answer:
-            gold[id].append(item.text)
+    for passage in corpus:
+        title = normalize(passage.title, "pokee")
+        text = f" {title} {normalize(passage.text, 'pokee')} " if answers else ""
+        questions = ids.get(passage.source, set()) | titles.get(title, set())
+        for id, phrases in answers.items():
+            if any(phrase in text for phrase in phrases):
+                questions.add(id)
+        for id in questions:
+            gold[id].append(passage.text)
     return {task.id: _without(task, gold[task.id]) for task in tasks if task.id in gold}
 
 
 class Closed(Toolbox):
-    """The tools of a toolbox, none of which is asked: every call that is right returns nothing (a closed book)."""
+    """The tools of another toolbox, as a closed book: no tool is asked, and every valid call
+    returns nothing.
+    """
 
     def __init__(self, inner: Toolbox) -> None:
         # a cached result would be returned without `_run`
         super().__init__(list(inner.tools.values()), **{**inner.settings, "cache": None})
 
-    async def _run(self, lane: Lane, arguments: dict[str, Any], key: str) -> Observation:
+    async def _run(self, lane: Lane, call: ToolCall, key: str) -> Observation:
         lane.count(calls=1)
         return NO_RESULTS
 
 
 def recalled(rollout: Trajectory, before: Trajectory, right: Match = exact_match) -> bool:
-    """Whether an answer is given all the same where the evidence for it is missing or says something else.
+    """Whether the agent gives its answer although the evidence for it is missing or says something
+    else.
 
-    It is when it is the gold answer of `before`, the rollout with the evidence as it is; or the answer that was given
-    there, unless something that the agent received holds it: then it may have been read, then and now. An answer that
-    declines does not count. A right guess counts.
+    `before` is the rollout of the same question with the evidence as it is. An answer is recalled
+    if it is a gold answer of `before`. It also is if it is the answer that was given there and no
+    passage that the agent received now holds it: otherwise it may have been read. An answer that
+    declines is not recalled; a right guess counts as recalled.
     """
-    answer = rollout.answer or ""
+    answer = answer_of(rollout)
     if declines(answer):
         return False
-    again = exact_match(answer, [before.answer or ""]) and not holds(
-        passages(rollout.evidence.values()), answer
-    )
-    return bool(right(answer, before.answers) or again)
+    if right(answer, before.answers):
+        return True
+    repeated = exact_match(answer, [answer_of(before)])
+    return bool(repeated) and not holds(passages(supporting_passages(rollout)), answer)
 
 
 def compared(
     condition: str, rollout: Trajectory, before: Trajectory, right: Match = exact_match
 ) -> dict[str, float | None]:
-    """What a rollout under a condition shows beside that of the same question as it is, by row.
+    """The values of a rollout under a condition, beside `before`, the open rollout of the question.
 
     ```
     exact_match_changed = |{right by the changed gold}| / |{questions asked in a changed world}|
@@ -150,63 +188,80 @@ def compared(
     memory_share        = |{given all the same without the gold evidence}| / |{questions that got an answer}|
     ```
 
-    What "given all the same" means is in `recalled`. `follow_rate` is 1 - the memorization ratio of Longpre et al.
-    (2021, "Entity-Based Knowledge Conflicts in Question Answering", section 4): an agent that only fails is not blamed
-    for it, and has few questions behind its rate. `None` where a row says nothing of the question. `same_answer` is
-    whether the answer is that of `before`.
+    `recalled` says what "given all the same" means. `follow_rate` is 1 - the memorization ratio of
+    Longpre et al. (2021, "Entity-Based Knowledge Conflicts in Question Answering", section 4): an
+    agent that only fails is not blamed for it, but its rate rests on few questions. `same_answer`
+    is whether the answer is that of `before`. A value is `None` where it does not apply.
     """
-    silent = declines(before.answer)
-    same = None if silent else exact_match(rollout.answer, [before.answer or ""])
-    given = recalled(rollout, before, right)
+    silent = declines(answer_of(before))
+    same = None if silent else exact_match(answer_of(rollout), [answer_of(before)])
+    is_recalled = recalled(rollout, before, right)
     if condition != CHANGED:
-        return {SAME: same, MEMORY: None if silent else float(given)}
-    follows = right(rollout.answer, rollout.answers)
-    return {SAME: same, FOLLOW: 1.0 if follows else 0.0 if given else None, EM_CHANGED: follows}
+        return {SAME: same, MEMORY: None if silent else float(is_recalled)}
+    follows = right(answer_of(rollout), rollout.answers)
+    follow_rate = None  # the answer is neither what the evidence says nor what was remembered
+    if follows:
+        follow_rate = 1.0
+    elif is_recalled:
+        follow_rate = 0.0
+    return {SAME: same, FOLLOW: follow_rate, EM_CHANGED: follows}
 
 
 def control_values(
     rollouts: Sequence[Trajectory], questions: Sequence[str], controls: Sequence[Trajectory]
 ) -> dict[str, list[float | None]]:
-    """The rows that compare each rollout with those of the same question under a condition, by name; see `compared`.
+    """The values of `compared` by metric, each with one entry for every rollout.
 
-    A row is there when its condition is; `None` where it says nothing, or its question was not asked.
+    `rollouts` are the open ones and `questions` their ids; `controls` are the rollouts under the
+    conditions. A metric is left out if nothing was asked under its condition. An entry is `None`
+    where the metric does not apply, or the question was not asked under its condition.
     """
-    by_id = {item.id: item for item in controls}
-    rows: dict[str, list[float | None]] = {}
+    by_id = {control.id: control for control in controls}
+    columns: dict[str, list[float | None]] = {}
     for condition, names in ((CHANGED, (FOLLOW, EM_CHANGED)), (BLOCKED, (MEMORY,))):
-        asked = [by_id.get(f"{question}@{condition}") for question in questions]
-        both = zip(asked, rollouts, strict=True)
-        found = [
-            compared(condition, control, before) if control is not None else {}
-            for control, before in both
-        ]
-        if any(found):
-            rows |= {name: [own.get(name) for own in found] for name in names}
-    return rows
+        values_of_rollouts: list[dict[str, float | None]] = []
+        for question, before in zip(questions, rollouts, strict=True):
+            control = by_id.get(f"{question}@{condition}")
+            values = {} if control is None else compared(condition, control, before)
+            values_of_rollouts.append(values)
+        if any(values_of_rollouts):
+            for name in names:
+                columns[name] = [values.get(name) for values in values_of_rollouts]
+    return columns
 
 
 def unremembered(tasks: Iterable[Task]) -> frozenset[str] | None:
-    """The questions on facts that the policy was never taught (`meta["remembered"]` is false); `None`: no task says."""
-    told: Mapping[str, Any] = {
-        task.id: task.meta["remembered"] for task in tasks if "remembered" in task.meta
-    }
-    return frozenset(id for id, known in told.items() if known is False) if told else None
+    """The ids of questions on facts that the policy was never taught (`meta["remembered"]` is
+    false); `None` if no task says whether it was.
+    """
+    says = [task for task in tasks if "remembered" in task.meta]
+    if not says:
+        return None
+    return frozenset(task.id for task in says if task.meta["remembered"] is False)
 
 
-class Plan(NamedTuple):
-    """What will be asked, each task named QUESTION@CONDITION; and by condition why some questions are left out."""
+class StudyPlan(NamedTuple):
+    """The tasks of a study, condition by condition, each with the id QUESTION@CONDITION; and by
+    condition why some questions are left out.
+    """
 
-    asked: list[Task]
+    tasks: list[Task]
     left_out: dict[str, str]
 
 
 class Study(msgspec.Struct, frozen=True):
     """The result of a study.
 
-    `rows` are by condition, estimates over questions: `right`, `answered`, `decorated`, `answer_first`; and where they
-    apply `same_answer` (as in the open condition), `memory_share`, `follow_rate`. `differences` are those of `right`
-    and `decorated` to the open condition, over the questions of both; `left_out` says by condition what was not asked
-    and why, `failed` which rollouts got no answer from their endpoint: they count nowhere.
+    Attributes:
+        rows: estimates over questions, by condition and metric: `right`, `answered`, `decorated`,
+            `answer_first`; and where they apply `same_answer`, `memory_share`, `follow_rate`
+            (`compared`).
+        differences: `right` and `decorated` minus the open condition, over the questions that were
+            asked under both.
+        sentence: the result in words.
+        left_out: by condition, which questions were not asked and why.
+        failed: why rollouts got no answer from their endpoint, by question and condition. They
+            count nowhere.
     """
 
     rows: dict[str, dict[str, Estimate]]
@@ -216,14 +271,22 @@ class Study(msgspec.Struct, frozen=True):
     failed: dict[str, str] = {}
 
     def __str__(self) -> str:
-        header = "condition|right [95% CI]|minus open [95% CI]|same answer|given all the same|follow rate|decorated|n"
-        cells = [header.split("|")]
+        lines = [list(HEADER)]
         for condition, row in self.rows.items():
-            shown = [interval(row.get(name)) for name in (SAME, MEMORY, FOLLOW, DECORATED)]
-            change = interval(self.differences.get(condition, {}).get(RIGHT), sign=True)
-            cells.append([condition, interval(row[RIGHT]), change, *shown, str(row[RIGHT].n)])
-        notes = [f"{condition}: {why}" for condition, why in self.left_out.items()]
-        return "\n".join([aligned(cells), "", self.sentence, *notes])
+            change = self.differences.get(condition, {}).get(RIGHT)
+            cells = [
+                condition,
+                interval(row[RIGHT]),
+                interval(change, sign=True),
+                interval(row.get(SAME)),
+                interval(row.get(MEMORY)),
+                interval(row.get(FOLLOW)),
+                interval(row.get(DECORATED)),
+                str(row[RIGHT].n),
+            ]
+            lines.append(cells)
+        notes = [as_line(f"{condition}: {why}") for condition, why in self.left_out.items()]
+        return "\n".join([aligned(lines), "", self.sentence, *notes])
 
 
 def plan(
@@ -231,100 +294,116 @@ def plan(
     conditions: Sequence[str] = CONDITIONS,
     corpus: Callable[[], Iterable[Evidence]] | None = None,
     changes: Callable[[Task], Task | None] | None = None,
-) -> Plan:
-    """What the conditions ask of these questions, the open one always.
+) -> StudyPlan:
+    """The tasks of a study: the questions as they are, and changed for each of the conditions.
 
-    `corpus` opens the passages that the tools search, to block those that are gold; it is not called where the
-    questions are the bundled world's. `changes` is as `CounterfactualWorld.change`. Raises `ConfigError` for an unknown
-    condition, no question, or a repeated id.
+    Args:
+        tasks: the questions.
+        conditions: beside the open one, which is always there.
+        corpus: opens the passages that the tools search, to block the gold ones. It is not called
+            where all questions are the bundled world's.
+        changes: makes the changed task, as `CounterfactualWorld.change` does.
+
+    Raises `ConfigError` for an unknown condition, no question, or a repeated id.
     """
-    if unknown := [name for name in conditions if name not in CONDITIONS]:
+    unknown = [name for name in conditions if name not in CONDITIONS]
+    if unknown:
         raise ConfigError(
             f"unknown condition {', '.join(unknown)}; there are: {', '.join(CONDITIONS)}"
         )
     if not tasks:
         raise ConfigError("no questions to ask")
-    if repeated := [
-        f"{id}" for id, count in Counter(task.id for task in tasks).items() if count > 1
-    ]:
+    times = Counter(task.id for task in tasks)
+    repeated = [str(id) for id, count in times.items() if count > 1]
+    if repeated:
         raise ConfigError(
             f"questions are told apart by their ids, and these are repeated: {', '.join(repeated)}"
         )
-    reasons = {
-        BLOCKED: "whose gold evidence is not known",
-        CHANGED: "whose facts cannot be changed",
-    }
-    asked = {
-        name: {task.id: task for task in tasks}
-        for name in (OPEN, CLOSED)
-        if name in (OPEN, *conditions)
-    }
+    planned: dict[str, Iterable[Task]] = {OPEN: tasks}
+    reasons = {CHANGED: "whose facts cannot be changed"}
+    if CLOSED in conditions:
+        planned[CLOSED] = tasks
     if BLOCKED in conditions:
-        asked[BLOCKED] = {
-            task.id: other for task in tasks if (other := blocked_in_world(task)) is not None
-        }
-        others = [task for task in tasks if task.id not in asked[BLOCKED]]
-        try:
-            if others and corpus is not None:
-                asked[BLOCKED] |= blocked_by_passages(others, corpus())
-        except ConfigError as error:  # a server's passages cannot be read
-            reasons[BLOCKED] = f"since {error}"
+        planned[BLOCKED], reasons[BLOCKED] = _blocked(tasks, corpus)
     if CHANGED in conditions:
-        asked[CHANGED] = {
-            task.id: other for task in tasks if changes and (other := changes(task)) is not None
-        }
-    gaps = {name: len(tasks) - len(own) for name, own in asked.items()}
-    left_out = {
-        name: f"{gap} of {len(tasks)} questions left out, {reasons[name]}"
-        for name, gap in gaps.items()
-        if gap
-    }
-    return Plan(
-        [under(name, task) for name, own in asked.items() for task in own.values()], left_out
-    )
+        changed = [changes(task) for task in tasks] if changes else []
+        planned[CHANGED] = [task for task in changed if task is not None]
+    study_tasks = []
+    left_out = {}
+    for condition, tasks_of_condition in planned.items():
+        controls = [under(condition, task) for task in tasks_of_condition]
+        study_tasks += controls
+        gap = len(tasks) - len(controls)
+        if gap:
+            left_out[condition] = f"{gap} of {len(tasks)} questions left out, {reasons[condition]}"
+    return StudyPlan(study_tasks, left_out)
 
 
-def kept(folder: Path, settings: Mapping[str, Any]) -> set[str]:
+def _blocked(
+    tasks: Sequence[Task], corpus: Callable[[], Iterable[Evidence]] | None
+) -> tuple[list[Task], str]:
+    """The tasks that can be asked without their gold evidence, and why the others cannot."""
+    reason = "whose gold evidence is not known"
+    blocked = {task.id: blocked_in_world(task) for task in tasks}
+    controls = [control for control in blocked.values() if control is not None]
+    remaining = [task for task in tasks if blocked[task.id] is None]
+    if remaining and corpus is not None:
+        try:
+            controls += blocked_by_passages(remaining, corpus()).values()
+        except ConfigError as error:  # a server's passages cannot be read
+            reason = f"since {error}"
+    return controls, reason
+
+
+def finished_rollouts(folder: Path, settings: Mapping[str, Any]) -> set[str]:
     """The ids of the rollouts that an earlier run left in the folder.
 
-    Raises `ConfigError` when it had other settings, or when they are not a study's.
+    Raises `ConfigError` when that run had other settings, or the file is not a study's.
     """
-    rollouts, instead = folder / ROLLOUTS, "give another --out, or --overwrite"
+    rollouts = folder / ROLLOUTS
+    instead = "give another --out, or --overwrite"
     same_settings(folder / SETTINGS, settings, instead, ledger=rollouts)
     if not rollouts.exists():
         return set()
-    found = {item.id for item in read_jsonl(rollouts, on_error=lambda number, error: None)}
+    ids = {rollout.id for rollout in read_jsonl(rollouts, on_error=lambda number, error: None)}
     # half a line alone is of a run that was killed at its first rollout
-    if not all("@" in id for id in found) or (not found and b"\n" in rollouts.read_bytes()):
+    if not all("@" in id for id in ids) or (not ids and b"\n" in rollouts.read_bytes()):
         raise ConfigError(
             f"{rollouts} holds something else than the rollouts of a study: {instead}"
         )
-    return found
+    return ids
 
 
 def run_study(
-    agents: Mapping[str, Engine | ServedAgent],
-    found: Plan,
+    agents: Mapping[str, Agent],
+    study_plan: StudyPlan,
     folder: Path,
     settings: Mapping[str, Any],
     right: Match = exact_match,
     anew: bool = False,
 ) -> Study:
-    """Ask what is not there yet, and compare.
+    """Run the missing episodes and compute the study.
 
-    `rollouts.jsonl` is written as rollouts end, `json` at the end. `settings` are what the rollouts depend on:
-    a folder holds those of one kind; `anew` throws away what it holds. Raises `ConfigError` as `kept`, and when no
-    question was answered by the endpoint, `DataError` when another run writes there.
+    Args:
+        agents: by condition, who answers.
+        study_plan: what is asked.
+        folder: for `rollouts.jsonl`, written as rollouts end, and `controls.json`, written last.
+        settings: what the rollouts depend on. A folder holds rollouts of the same settings only.
+        right: compares answers with gold answers.
+        anew: throw away what the folder holds.
+
+    Raises `ConfigError` as `finished_rollouts` does, and when the endpoint answered no question;
+    `DataError` when another run writes to the folder.
     """
     file = results_folder(folder) / ROLLOUTS
     with Ledger(file, "evaluation", anew):  # locked: another run may own the folder
-        kept(folder, settings)
+        finished_rollouts(folder, settings)
         write_metrics(folder / SETTINGS, settings)
     rollouts: list[Trajectory] = []
-    for condition, tasks in groupby(found.asked, key=lambda task: task.id.rpartition("@")[2]):
+    for condition, tasks in groupby(study_plan.tasks, key=lambda task: task.id.rpartition("@")[2]):
         # without token ids, which no metric here reads and which are most of a rollout's bytes
         rollouts += run_episodes(agents[condition], list(tasks), condition, file, tokens=False)
-    result = compare(rollouts, right, found.left_out)
+    result = compare(rollouts, right, study_plan.left_out)
     write_metrics(folder / RESULTS, {**msgspec.to_builtins(result), "settings": dict(settings)})
     return result
 
@@ -334,8 +413,11 @@ def compare(
     right: Match = exact_match,
     left_out: Mapping[str, str] | None = None,
 ) -> Study:
-    """The study of rollouts that exist already, each of the id QUESTION@CONDITION. Errors as those of `run_study`."""
-    values: dict[str, Values] = {}
+    """The study of rollouts that exist already, each with the id QUESTION@CONDITION.
+
+    Raises `ConfigError` when no open rollout got an answer from its endpoint.
+    """
+    values: dict[str, Values] = {}  # by condition
     failed: dict[str, str] = {}
     done = {rollout.id: rollout for rollout in rollouts}
     for id, rollout in done.items():
@@ -343,54 +425,65 @@ def compare(
         if rollout.stop_reason == FAILED:
             failed[f"{question} ({condition})"] = rollout.meta["why"]
             continue
-        own: dict[str, float | None] = {
-            RIGHT: right(rollout.answer, rollout.answers),
-            "answered": float(not declines(rollout.answer)),
+        values_of_rollout: dict[str, float | None] = {
+            RIGHT: right(answer_of(rollout), rollout.answers),
+            "answered": float(not declines(answer_of(rollout))),
             DECORATED: Decorated().score(rollout).value,
             "answer_first": Decorated("answer_first").score(rollout).value,
         }
         before = done.get(f"{question}@{OPEN}")
         if condition != OPEN and before is not None and before.stop_reason != FAILED:
-            own |= compared(condition, rollout, before, right)
-            own.pop(EM_CHANGED, None)  # which is `RIGHT` here
-        for metric, value in own.items():
+            values_of_rollout |= compared(condition, rollout, before, right)
+            values_of_rollout.pop(EM_CHANGED, None)  # which is `RIGHT` here
+        for metric, value in values_of_rollout.items():
             column = values.setdefault(condition, {}).setdefault(metric, {})
             if value is not None:
                 column[question] = value
     if OPEN not in values:
         why = next(iter(failed.values()), "")
         raise ConfigError(f"no question could be asked: {why}; the same command tries again")
-    rows, differences = {}, {}
+    rows = {}
+    differences = {}
     for condition, columns in values.items():
         rows[condition] = {
-            metric: mean_ci([*own.values()], bounds=(0.0, 1.0)) for metric, own in columns.items()
+            metric: mean_ci([*column.values()], bounds=(0.0, 1.0))
+            for metric, column in columns.items()
         }
         if condition != OPEN:
-            pairs = {
-                metric: (values[OPEN][metric], columns[metric]) for metric in (RIGHT, DECORATED)
-            }
             differences[condition] = {
-                metric: paired_difference(*pair) for metric, pair in pairs.items()
+                metric: paired_difference(values[OPEN][metric], columns[metric])
+                for metric in (RIGHT, DECORATED)
             }
-    return Study(rows, differences, _sentence(values), dict(left_out or {}), failed)
+    return Study(
+        rows=rows,
+        differences=differences,
+        sentence=_sentence(values),
+        left_out=dict(left_out or {}),
+        failed=failed,
+    )
 
 
 def _sentence(values: Mapping[str, Values]) -> str:
+    """The result in words: how many answers did without the evidence, and how many followed it."""
     parts = []
-    if without := next((name for name in (BLOCKED, CLOSED) if name in values), None):
-        here = values[without][RIGHT]
-        known = [here[id] for id, value in values[OPEN][RIGHT].items() if value == 1 and id in here]
-        given = known.count(1)
+    without = next((name for name in (BLOCKED, CLOSED) if name in values), None)
+    if without is not None:
+        repeated = values[without][RIGHT]
+        right = [id for id, value in values[OPEN][RIGHT].items() if value == 1 and id in repeated]
+        if right:
+            again = sum(repeated[id] == 1 for id in right)
+            parts.append(
+                f"{again / len(right):.0%} of the right answers were given without the evidence "
+                f"too: {again} of {len(right)} were right {_WITHOUT[without]}."
+            )
+        else:
+            parts.append("No answer was right, so none can be missed without evidence.")
+    follows = list(values.get(CHANGED, {}).get(FOLLOW, {}).values())
+    if follows:
+        followed = round(sum(follows))
         parts.append(
-            f"{given / len(known):.0%} of the right answers were given without the evidence too: {given} of "
-            f"{len(known)} were right {_WITHOUT[without]}."
-            if known
-            else "No answer was right, so none can be missed without evidence."
-        )
-    told = list(values.get(CHANGED, {}).get(FOLLOW, {}).values())
-    if told:
-        parts.append(
-            f"Where the evidence said something else, {sum(told) / len(told):.0%} of the answers changed with it, the "
-            f"others were given all the same (of {len(told)} that did one or the other)."
+            f"Where the evidence said something else, {followed} of {len(follows)} answers changed "
+            f"with it and {len(follows) - followed} stayed as they were (answers that did neither "
+            "are not counted)."
         )
     return " ".join(parts) or "Nothing to compare: ask under another condition than open."

@@ -1,4 +1,6 @@
-"""What one policy did on one suite, and two of them compared; what a training run was; episodes that are kept."""
+"""`Evaluation`, what a policy did on a suite of questions; `difference`, how two of them differ;
+`Record`, a training run with its evaluations; and `run_episodes`.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -8,7 +10,7 @@ from typing import Any, Self
 import msgspec
 
 from ..errors import DataError
-from ..rollout import Engine, ServedAgent
+from ..rollout import Agent
 from ..rollout.episode import copies
 from ..tasks import Task
 from ..trajectory import Trajectory
@@ -24,13 +26,13 @@ MERGED = "merged"  # where in a run's folder its adapter lies as a full model
 
 
 class Measured:
-    """A struct that is written as JSON types (`to_dict`) and read back (`from_dict`)."""
+    """A struct that can be written as JSON types (`to_dict`) and read back (`from_dict`)."""
 
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = msgspec.to_builtins(self)
-        return found
+        values: dict[str, Any] = msgspec.to_builtins(self)
+        return values
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -42,12 +44,18 @@ class Measured:
 
 
 class Evaluation(Measured, msgspec.Struct, frozen=True):
-    """What one policy did on one suite; lists are in the order of `questions`, the task's id of each rollout.
+    """What a policy did on a suite of questions.
 
-    `values` are those of each metric for each rollout, `None` where it does not apply or the judge abstained;
-    `tool_calls` calls of each of the toolbox's tools; `verdicts` each rollout's, empty where it is not known what its
-    evidence states; `made_by` the reward behind each metric, with its knobs. `trajectories` have `scores` and `reasons`
-    in their `meta` and are not in the dictionary.
+    Attributes:
+        rows: the estimate of each metric.
+        questions: the id of the task of each rollout. All lists are in this order.
+        values: the values of the rollouts by metric; `None` if the metric does not apply, or the
+            judge abstained.
+        tool_calls: the numbers of calls by tool.
+        verdicts: the verdicts of each rollout; empty if it is not known what its evidence states.
+        made_by: the reward of each metric, with its knobs.
+        trajectories: the rollouts, with `scores` and `reasons` in their `meta`. They are not in the
+            dictionary.
     """
 
     rows: dict[str, Estimate]
@@ -62,16 +70,20 @@ class Evaluation(Measured, msgspec.Struct, frozen=True):
         return {name: value for name, value in super().to_dict().items() if name != "trajectories"}
 
 
-# Rows that are functions of sums over all rollouts, not means: what is summed, and the function
 POOLED: dict[str, tuple[Callable[[Evaluation], stats.Columns], stats.Function]] = {
     GAP: (lambda run: verdict_columns(run.verdicts), gap),
     AUROC: (lambda run: verdict_columns(run.verdicts), auroc),
     ENTROPY: (lambda run: run.tool_calls, normalized_entropy),
 }
+"""The results that are no means but functions of sums over all rollouts: the columns that are summed
+up, and the function.
+"""
 
 
 def difference(before: Evaluation, after: Evaluation, metric: str) -> Estimate:
-    """after - before over the questions that both answered: paired, or a paired bootstrap for pooled rows."""
+    """`after - before`, over the questions of both: the mean of paired differences, or a paired
+    bootstrap for `POOLED` results.
+    """
     if metric in POOLED:
         columns, function = POOLED[metric]
         first, second = columns(before), columns(after)
@@ -86,63 +98,87 @@ def difference(before: Evaluation, after: Evaluation, metric: str) -> Estimate:
 
 
 def differences(before: Evaluation, after: Evaluation) -> dict[str, dict[str, Any]]:
-    """The difference of every row that both have, as plain JSON types: `value`, `low`, `high`, `n`."""
-    found = {name: difference(before, after, name) for name in before.rows if name in after.rows}
-    return {
-        name: {key: getattr(of, key) for key in ("value", "low", "high", "n")}
-        for name, of in found.items()
-    }
+    """The differences of the results that both have, as JSON types: `value`, `low`, `high`, `n`."""
+    by_metric = {}
+    for name in before.rows:
+        if name in after.rows:
+            change = difference(before, after, name)
+            by_metric[name] = {
+                "value": change.value,
+                "low": change.low,
+                "high": change.high,
+                "n": change.n,
+            }
+    return by_metric
 
 
 def run_episodes(
-    agent: Engine | ServedAgent,
+    agent: Agent,
     tasks: Sequence[Task],
-    what: str,
+    condition: str,
     file: Path | None = None,
     tokens: bool = True,
 ) -> list[Trajectory]:
-    """The agent's rollouts of the tasks, with a progress bar on a terminal; without their token ids where not `tokens`.
+    """The agent's rollouts of the tasks, with a progress bar on a terminal.
 
-    With a file each is in it as soon as it ends, and one that is there is not run again: whoever names the file sees to
-    it that tasks and agent are the same. Raises `DataError` when the file cannot be written or read.
+    Args:
+        agent: who answers.
+        tasks: one rollout for each.
+        condition: what the progress bar is called.
+        file: keeps rollouts as they end. Those that it holds are not run again, so that tasks and
+            agent must be the same as when it was written.
+        tokens: whether rollouts keep their token ids.
+
+    Raises `DataError` when the file cannot be written or read.
     """
     named = {name: msgspec.structs.replace(task, id=name) for task, name, _ in copies(tasks)}
     done: dict[str, Trajectory] = {}
-    with ExitStack() as opened:
-        ledger = opened.enter_context(Ledger(file, "evaluation")) if file else None
+    with ExitStack() as stack:
+        ledger = stack.enter_context(Ledger(file, "evaluation")) if file else None
         if ledger is not None:
-            done |= {
-                item.id: item for item in (Trajectory.from_json(line) for _, line in ledger.read())
-            }
+            for _, line in ledger.read():
+                try:
+                    rollout = Trajectory.from_json(line)
+                except DataError as error:
+                    raise DataError(
+                        f"{file}, line {ledger.count + 1}: {error}; take the line out, or delete "
+                        "the file"
+                    ) from error
+                done[rollout.id] = rollout
         missing = {name: task for name, task in named.items() if name not in done}
         bar = progress_bar(
-            total=len(named), initial=len(named) - len(missing), desc=what, unit="rollout"
+            total=len(named), initial=len(named) - len(missing), desc=condition, unit="rollout"
         )
-        opened.enter_context(bar)
+        stack.enter_context(bar)
 
         def keep(rollout: Trajectory) -> None:
-            done[rollout.id] = rollout = (
-                rollout if tokens else msgspec.structs.replace(rollout, tokens=None)
-            )
+            if not tokens:
+                rollout = msgspec.structs.replace(rollout, tokens=None)
+            done[rollout.id] = rollout
             if ledger is not None:
                 ledger.append([f"{rollout.to_json()}\n".encode()])
             bar.update(1)
 
-        # what failed is not kept, so that it is asked again the next time
-        ended = (
-            dict(zip(missing, agent.run(missing.values(), on_end=keep), strict=True))
-            if missing
-            else {}
-        )
+        ended = {}
+        if missing:
+            ended = dict(zip(missing, agent.run(missing.values(), on_end=keep), strict=True))
+    # Rollouts that failed were not kept, so that they are run again the next time
     return [done[name] if name in done else ended[name] for name in named]
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A training run and what came of it.
+    """A training run and its results.
 
-    `folder` is where the policy was saved, `model` what training started from. `settings` are every flag of the recipe,
-    and the trainer's that matter most; `history` is the trainer's log, a dictionary a step, without infinities;
-    `before` and `after` are evaluations on the held-out `questions`.
+    Attributes:
+        folder: where the policy was saved.
+        model: what training started from.
+        dialect: of the policy.
+        tools: their names.
+        questions: the held-out questions.
+        settings: all flags of the recipe, and the most important ones of the trainer.
+        steps: the number of steps.
+        history: the trainer's log, a dictionary for each step, without infinities.
+        before, after: the evaluations on the held-out questions.
     """
 
     folder: str
@@ -157,11 +193,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     after: Evaluation | None = None
 
     def metrics(self) -> dict[str, Any]:
-        """What `metrics.json` holds: results, paired differences of rows that both have, settings, model, steps."""
+        """The content of `metrics.json`: the evaluations, their differences, settings, model and
+        number of steps.
+        """
         evaluated = {"before": self.before, "after": self.after}
-        found: dict[str, Any] = {
-            name: own.to_dict() for name, own in evaluated.items() if own is not None
+        metrics: dict[str, Any] = {
+            name: evaluation.to_dict()
+            for name, evaluation in evaluated.items()
+            if evaluation is not None
         }
         if self.before is not None and self.after is not None:
-            found["differences"] = differences(self.before, self.after)
-        return {**found, "settings": self.settings, "model": self.model, "steps": self.steps}
+            metrics["differences"] = differences(self.before, self.after)
+        return {**metrics, "settings": self.settings, "model": self.model, "steps": self.steps}

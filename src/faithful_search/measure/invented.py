@@ -1,4 +1,6 @@
-"""Evidence that the search cannot have returned: its sentences stand nowhere in the corpus that was searched."""
+"""Find evidence that a search cannot have returned: evidence whose sentences stand nowhere in the
+corpus.
+"""
 
 import re
 from array import array
@@ -26,13 +28,17 @@ _CUT = re.compile(r"(\.\.\.|…)\s*\Z")
 
 @dataclass(frozen=True)
 class SearchedCorpus:
-    """The sentences of a corpus: sorted 64-bit hashes in the file `path`, which every process maps and none copies."""
+    """The sentences of a corpus, as sorted 64-bit hashes in the file `path`. Processes map the file
+    into memory without copying it.
+    """
 
     path: str
 
     @classmethod
     def of(cls, corpus: Corpus, folder: Path) -> "SearchedCorpus":
-        """Read a corpus (see `tools.retrieval.corpus.passages`) once; `corpus.npy` is written into the folder."""
+        """Read a corpus, as `tools.retrieval.corpus.passages` takes it, and write `corpus.npy` into
+        the folder.
+        """
         hashes = array("Q")
         for passage in progress_bar(
             iterable=passages(corpus), desc="reading the corpus", unit="passage"
@@ -41,35 +47,56 @@ class SearchedCorpus:
         path = folder / KEPT
         with replacing(path) as partial, partial.open("wb") as file:
             np.save(file, np.unique(np.frombuffer(hashes, dtype=np.uint64)))
-        _table.cache_clear()  # the file may have been another corpus's
+        _table.cache_clear()  # the file may have held another corpus
         return cls(str(path))
 
     def holds(self, evidence: Evidence) -> bool:
-        """Whether at least half of its words stand in sentences of the corpus; a last one cut by "…" is left out."""
-        said = sentences(evidence.text)
-        whole = said[:-1] if said and _CUT.search(said[-1]) else said
-        words = [found for found in map(_words, whole) if found]
-        table, hashes = (
-            _table(self.path),
-            np.array([_hash(found) for found in words], dtype=np.uint64),
-        )
-        known = table[np.minimum(np.searchsorted(table, hashes), max(0, len(table) - 1))] == hashes
-        lengths = np.array([len(found) for found in words])
-        return not words or bool(lengths[known].sum() * 2 >= lengths.sum())
+        """Whether at least half of the evidence's words are in sentences of the corpus. A last
+        sentence that ends in "…" is left out.
+        """
+        texts = sentences(evidence.text)
+        if texts and _CUT.search(texts[-1]):
+            texts = texts[:-1]
+        words = [words for words in map(_words, texts) if words]
+        if not words:
+            return True
+        hashes = np.array([_hash(sentence) for sentence in words], dtype=np.uint64)
+        lengths = np.array([len(sentence) for sentence in words])
+        in_corpus = _stand_in(_table(self.path), hashes)
+        return bool(2 * lengths[in_corpus].sum() >= lengths.sum())
 
     def without_invented(self, trajectory: Trajectory) -> Trajectory:
-        """The trajectory with an `Issue` in place of evidence that the corpus does not hold; citing it is an error."""
+        """The trajectory with an `Issue` instead of each piece of evidence that the corpus does not
+        hold. Citing such evidence is an error.
+        """
         steps = []
         for step in trajectory.steps:
-            invented = [item for item in step.evidence if not self.holds(item)]
-            told = (
-                f"{item.id or 'a passage'} stands nowhere in the corpus: {shortened(item.text, 60)!r}"
-                for item in invented
+            issues = list(step.issues)
+            evidence = []
+            for passage in step.evidence:
+                if self.holds(passage):
+                    evidence.append(passage)
+                    continue
+                name = passage.id or "a passage"
+                text = shortened(passage.text, 60)
+                issues.append(
+                    Issue(NOT_IN_CORPUS, f"{name} stands nowhere in the corpus: {text!r}")
+                )
+            steps.append(
+                msgspec.structs.replace(step, evidence=tuple(evidence), issues=tuple(issues))
             )
-            issues = (*step.issues, *(Issue(NOT_IN_CORPUS, why) for why in told))
-            kept = tuple(item for item in step.evidence if item not in invented)
-            steps.append(msgspec.structs.replace(step, evidence=kept, issues=issues))
         return msgspec.structs.replace(trajectory, steps=tuple(steps))
+
+
+def _stand_in(
+    table: npt.NDArray[np.uint64], hashes: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.bool_]:
+    """Which of the hashes stand in the sorted table."""
+    if not len(table):
+        return np.zeros(len(hashes), dtype=np.bool_)
+    places = np.searchsorted(table, hashes)
+    nearest = table[np.minimum(places, len(table) - 1)]
+    return np.equal(nearest, hashes)
 
 
 @cache
@@ -82,6 +109,5 @@ def _words(sentence: str) -> list[str]:
 
 
 def _hash(words: list[str]) -> int:
-    return int.from_bytes(
-        blake2b(" ".join(words).encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little"
-    )
+    sentence = " ".join(words).encode("utf-8", "surrogatepass")
+    return int.from_bytes(blake2b(sentence, digest_size=8).digest(), "little")

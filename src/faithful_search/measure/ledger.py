@@ -1,8 +1,9 @@
-"""A JSONL file that only grows: each result is in it as soon as it is known, so nothing is asked for twice.
+"""A JSONL file that only grows: each result is in it as soon as it is known, so nothing is asked
+for twice.
 
-Audits (`scores.jsonl`), labels (`pairs.jsonl`) and the verdicts of an agreement (`verdicts.jsonl`) are ledgers. The
-settings that made a ledger lie beside it in a JSON file of their own, because `pairs.jsonl` is also a dataset that
-other programs load line by line.
+Audits (`scores.jsonl`), labels (`pairs.jsonl`) and the verdicts of an agreement (`verdicts.jsonl`)
+are ledgers. The settings that made a ledger lie beside it in a JSON file of their own, because
+`pairs.jsonl` is also a dataset that other programs load line by line.
 """
 
 import json
@@ -25,19 +26,29 @@ ANSWERS = "answers.sqlite"
 
 
 class Ledger:
-    """The open file, made where it does not exist and locked against a second writer; `count` lines are in it.
+    """The open file, which is created if needed and locked against a second writer.
 
-    `anew` throws away what it holds. An interruption, or a judge that cannot be asked, is told with what is kept.
-    Raises `DataError` when the file cannot be written, or another run (`what` it is called) writes it.
+    As a context it closes the file. The message of an interruption, or of a judge that cannot be
+    asked, then says how many lines are kept.
+
+    Args:
+        path: of the file.
+        kind: what a run that writes such a file is called in errors.
+        anew: throw away what the file holds.
+
+    Attributes:
+        count: the number of lines in the file.
+
+    Raises `DataError` when the file cannot be written, or another run writes it.
     """
 
-    def __init__(self, path: Path, what: str = "audit", anew: bool = False) -> None:
+    def __init__(self, path: Path, kind: str = "audit", anew: bool = False) -> None:
         self.path = path
         self.count = self._end = 0
         try:
             path.touch()
             self._file = path.open("r+b")
-            lock(self._file, path, what)
+            lock(self._file, path, kind)
             if anew:
                 self._file.truncate(0)
         except OSError as error:
@@ -47,21 +58,21 @@ class Ledger:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        with suppress(
-            OSError
-        ):  # closing flushes again what a full disk refused; `append` has reported that
+        # Closing flushes again what a full disk refused, which `append` has reported already
+        with suppress(OSError):
             self._file.close()
         if isinstance(error, (KeyboardInterrupt, JudgeError)):
-            what = (
-                f"the judge cannot be asked: {error}"
-                if isinstance(error, JudgeError)
-                else "interrupted"
-            )
-            told = f"{what}; {self.count} lines are in {self.path}, run the same again to go on"
-            raise type(error)(told) from error
+            ending = "interrupted"
+            if isinstance(error, JudgeError):
+                ending = f"the judge cannot be asked: {error}"
+            raise type(error)(
+                f"{ending}; {self.count} lines are in {self.path}, run the same again to go on"
+            ) from error
 
     def read(self) -> Iterator[tuple[int, bytes]]:
-        """Yield where each line begins, and the line. Half a last line, left by a run that was killed, is cut off."""
+        """Yield each line with its offset in the file. Half a line at the end, which a run that was
+        killed leaves, is cut off.
+        """
         for line in self._file:
             if not line.endswith(b"\n"):  # it may be whole, as an editor leaves it
                 try:
@@ -77,15 +88,16 @@ class Ledger:
         self._file.truncate(self._end)
 
     def line(self, place: int) -> bytes:
+        """The line that begins at this offset."""
         self._file.seek(place)
         return self._file.readline()
 
     def append(self, lines: Sequence[bytes]) -> list[int]:
-        """Add whole lines, hand them to the operating system, and return where each begins."""
+        """Add whole lines, hand them to the operating system, and return their offsets."""
         try:
             self._file.seek(self._end)
             self._file.write(b"".join(lines))
-            # Flushed, not synced: what the operating system has survives a kill of this process at any moment
+            # Flushed but not synced: what the operating system has survives a kill of this process
             self._file.flush()
         except OSError as error:
             raise self._unwritten(error) from error
@@ -94,7 +106,9 @@ class Ledger:
         return places
 
     def replace(self, lines: Iterable[bytes]) -> None:
-        """Put these lines, which may come out of it, in place of all that it holds, and close the file."""
+        """Replace the content of the file by these lines, which may be read from it, and close
+        it.
+        """
         try:
             with files.replacing(self.path) as partial, partial.open("wb") as file:
                 file.writelines(lines)
@@ -103,21 +117,27 @@ class Ledger:
             raise self._unwritten(error) from error
 
     def _unwritten(self, error: OSError) -> DataError:
+        with self.path.open("rb") as file:  # what could not be written whole may be there in part
+            whole_lines = sum(line.endswith(b"\n") for line in file)
         return DataError(
-            f"cannot write {self.path}: {error}; {self.count} lines are in it, run again to go on"
+            f"cannot write {self.path}: {error}; {whole_lines} lines are in it, run again to go on"
         )
 
 
 class Records(Ledger, Generic[T]):
-    """A ledger of values of one class. `kept` has what `keep` takes of each: a key, and what is needed again.
+    """A ledger of values of one class.
 
-    Raises `DataError` for a line that holds no such value: people edit datasets, and a label is never thrown away.
+    `keep` returns of each value a key and what is needed again; `kept` has these by key. Of two
+    values with one key the later one counts.
+
+    Raises `DataError` for a line that holds no such value: people edit such files, and no label
+    must be thrown away.
     """
 
     def __init__(
-        self, path: Path, what: str, kind: type[T], keep: Callable[[T], tuple[Hashable, Any]]
+        self, path: Path, name: str, kind: type[T], keep: Callable[[T], tuple[Hashable, Any]]
     ) -> None:
-        super().__init__(path, what)
+        super().__init__(path, name)
         self.kept: dict[Hashable, Any] = {}
         self._keep = keep
         decode = msgspec.json.Decoder(kind).decode
@@ -125,7 +145,7 @@ class Records(Ledger, Generic[T]):
             try:
                 self.kept.update([keep(decode(line))])
             except (msgspec.MsgspecError, UnicodeError) as error:
-                why = f"not a line of {what} ({error}); take the line out, or use another folder"
+                why = f"not a line of {name} ({error}); take the line out, or use another folder"
                 raise DataError(f"{path}, line {self.count + 1}: {why}") from error
 
     def add(self, values: Sequence[T]) -> None:
@@ -133,67 +153,81 @@ class Records(Ledger, Generic[T]):
         self.kept.update(map(self._keep, values))
 
 
-def lock(file: IO[bytes], path: Path, what: str) -> None:
-    """Keep a second run out of the file until this process ends; raises `DataError` while another one holds it."""
+def lock(file: IO[bytes], path: Path, name: str) -> None:
+    """Lock the file until this process ends. Raises `DataError` while another one has locked it."""
     if not files.lock(file):
         file.close()
-        raise DataError(f"another {what} is writing {path}; wait for it, or use another folder")
+        raise DataError(f"another {name} is writing {path}; wait for it, or use another folder")
 
 
 def same_settings(
     path: Path, now: Mapping[str, Any], instead: str, part: str = "", ledger: Path | None = None
 ) -> dict[str, Any]:
-    """What the settings file of an earlier run holds; nothing where there is none, or where its `ledger` is empty.
+    """Check that an earlier run had the same settings, and return what its settings file holds.
 
-    Raises `ConfigError` when that run had other settings, in a `part` of the file or all of it, or when the file does
-    not say how it was made; it names each that differs and what to do `instead`.
+    Args:
+        path: the settings file.
+        now: the settings of this run.
+        instead: what the errors advise.
+        part: the key of the settings in the file; by default the file holds nothing else.
+        ledger: what the earlier run wrote. While it is missing or empty, nothing is checked. By
+            default nothing is checked while the settings file is missing.
+
+    Returns an empty dictionary where nothing was checked. Raises `ConfigError` that names each
+    setting that differs, and for a file without settings.
     """
-    if not path.exists() if ledger is None else not (ledger.exists() and ledger.stat().st_size):
+    if ledger is None and not path.exists():
+        return {}
+    if ledger is not None and not (ledger.exists() and ledger.stat().st_size):
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        before = found[part] if part else found
-        pairs = [
-            (name, before.get(name), value)
-            for name, value in json.loads(json.dumps(redact(dict(now)))).items()
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        before = stored[part] if part else stored
+        settings = json.loads(json.dumps(redact(dict(now))))  # as they would be stored
+        differing = [
+            f"{name}: {before.get(name)!r} there, {value!r} now"
+            for name, value in settings.items()
+            if before.get(name) != value
         ]
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path} has no settings record ({error}): {instead}") from error
+    if differing:
         raise ConfigError(
-            f"{path} does not say how what lies there was made ({error}): {instead}"
-        ) from error
-    if differing := "; ".join(
-        f"{name}: {old!r} there, {new!r} now" for name, old, new in pairs if old != new
-    ):
-        raise ConfigError(
-            f"{path.parent} holds what was made with other settings ({differing}): {instead}"
+            f"{path.parent} was created with different settings ({'; '.join(differing)}): {instead}"
         )
-    return dict(found)
+    return dict(stored)
 
 
 def answers_kept(
     judge: Judge | None, folder: Path, resume: bool = True
 ) -> AbstractContextManager[None]:
-    """Keep the answers of a paid judge without a cache (one with `keeping`) in the folder until the run ends; `resume`
-    says whether those of an earlier run, which was interrupted, are used.
+    """A context in which the answers of a paid judge that has no cache are kept in the folder, so
+    that none is paid for twice after an interruption.
+
+    With `resume=False` the answers of an earlier run are thrown away.
     """
     if not resume:
         (folder / ANSWERS).unlink(missing_ok=True)
-    keeping = getattr(judge, "keeping", None)
-    return nullcontext() if keeping is None else keeping(folder / ANSWERS)
+    return nullcontext() if judge is None else judge.keeping(folder / ANSWERS)
 
 
 def width_of(judge: Judge | None, usual: int) -> int:
-    """How many are asked about at once: enough to keep a judge's requests under way, few enough to lose little."""
-    width = getattr(judge, "concurrency", None)
-    return max(64, min(8 * width, 512)) if isinstance(width, int) else usual
+    """The number of pairs or rows in a batch: enough for all concurrent requests of the judge, but
+    so few that an interruption loses little. It is `usual` for a judge without requests.
+    """
+    if judge is None or judge.concurrency is None:
+        return usual
+    return max(64, min(8 * judge.concurrency, 512))
 
 
 def ask_in_parts(
     judge: Judge, items: Iterable[T], pair: Callable[[T], Pair], size: int
 ) -> Iterator[list[tuple[T, Verdict]]]:
-    """Yield the items with their verdicts, `size` at a time; `pair` is what the judge reads of an item."""
+    """Yield the items with their verdicts, `size` at a time. `pair` makes an item the pair that the
+    judge reads.
+    """
     for part in chunks(items, size):
-        verdicts = judge.judge_batch([pair(item) for item in part])
+        verdicts = judge.judge_batch([pair(question) for question in part])
         if len(verdicts) != len(part):
             raise JudgeError(f"{judge.name} gave {len(verdicts)} verdicts for {len(part)} pairs")
         yield list(zip(part, verdicts, strict=True))

@@ -1,4 +1,9 @@
-"""The base of the `evaluate` modules in `evaluate_metrics/`: trajectories in, one estimate for each result out."""
+"""`TrajectoryMetric`, the base of the modules for `evaluate` in `evaluate_metrics/`.
+
+```
+predictions, references, questions ─ Reader ─> Row, … ─ RowScorer ─> Line, … ─ summarize ─> Audit
+```
+"""
 
 import json
 import os
@@ -11,40 +16,48 @@ import msgspec
 from datasets import Features, Value
 
 from .. import dialects, judges
+from ..columns import answers as gold_answers
 from ..errors import ConfigError, DataError
 from ..inference.base import Generator
 from ..judges import Judge, Writer, prompting
+from ..reading.rows import Raw, Reader, Row
 from ..rewards import Reward
-from ..tasks import gold_answers
 from ..trajectory import Trajectory
-from .metrics import WARNING
-from .rows import Raw, Reader, Row
-from .scores import LINE, Scorer, open_policy
+from .metrics import warning
+from .scores import LINE, RowScorer, open_policy
 from .settings import How
 from .stats import Estimate
 from .summary import Audit, summarize
 
 USAGE = (files(__package__) / "metric_usage.txt").read_text("utf-8")
-"""What `compute` takes and returns, the same for every module."""
+"""The description of what `compute` takes and returns, which all modules share."""
 PROOF_OF_USE, VERITAS = (files(__package__) / "metric_papers.bib").read_text("utf-8").split("\n\n")
 NO_ROWS = "no predictions to score: predictions is empty"
 
 
 class TrajectoryMetric(evaluate.Metric):
-    """One of `measure.metrics` as an `evaluate` module. A subclass names it and says what it is.
+    """A metric of `measure.metrics` as a module for `evaluate`.
 
-    `USAGE` says what `compute` takes and returns. What is added is kept as it is, in memory: Arrow, where `evaluate`
-    keeps it, takes neither messages nor half a character.
+    `USAGE` describes what `compute` takes and returns. Predictions that are added are kept in
+    memory, as they are: Arrow, where `evaluate` keeps them, takes neither messages nor half a
+    surrogate pair.
+
+    Class attributes that a subclass sets:
+        measure: the name in `measure.metrics`.
+        about: the description of the module.
+        returns: the description of its results.
+        paper: BibTeX.
+        example: the arguments of `compute` in the description.
+        prompts: files in `judges/prompts` that a prompted judge may be asked with.
+        needs_references: whether `compute` needs gold answers.
     """
 
-    measure: ClassVar[str]  # a name of `measure.metrics`
+    measure: ClassVar[str]
     about: ClassVar[str]
     returns: ClassVar[str]
-    paper: ClassVar[str]  # BibTeX
+    paper: ClassVar[str]
     example: ClassVar[str] = "predictions=[text], details=True"
-    prompts: ClassVar[
-        tuple[str, ...]
-    ] = ()  # files in `judges/prompts` that a prompted judge may be asked with
+    prompts: ClassVar[tuple[str, ...]] = ()
     needs_references: ClassVar[bool] = False
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -57,8 +70,8 @@ class TrajectoryMetric(evaluate.Metric):
 
     def _info(self) -> evaluate.MetricInfo:
         features = Features({"predictions": Value("string"), "references": Value("string")})
-        told = USAGE.format(returns=self.returns, name=self.measure, example=self.example)
-        return evaluate.MetricInfo(self.about, self.paper, features, told, license="Apache-2.0")
+        usage = USAGE.format(returns=self.returns, name=self.measure, example=self.example)
+        return evaluate.MetricInfo(self.about, self.paper, features, usage, license="Apache-2.0")
 
     def add(
         self, *, prediction: Any = None, reference: Any = None, question: Any = None, **plural: Any
@@ -71,10 +84,9 @@ class TrajectoryMetric(evaluate.Metric):
     def add_batch(
         self, *, predictions: Any = None, references: Any = None, questions: Any = None
     ) -> None:
-        """Add several trajectories, to be measured by the next `compute()`."""
-        if isinstance(predictions, (str, bytes, Mapping, Trajectory)) or not isinstance(
-            predictions, Iterable
-        ):
+        """Add several trajectories, which the next `compute()` measures."""
+        is_one = isinstance(predictions, (str, bytes, Mapping, Trajectory))
+        if is_one or not isinstance(predictions, Iterable):
             raise ConfigError(
                 f"predictions must be a list of trajectories, not one {type(predictions).__name__}"
             )
@@ -108,119 +120,160 @@ class TrajectoryMetric(evaluate.Metric):
         judge_model: str | None = None,
         judge_url: str | None = None,
         judge_options: Mapping[str, Any] | None = None,
-        how: How = "squad",
+        how: How = "unicode",
         policy: Generator | str | os.PathLike[str] | None = None,
         tools: Sequence[str] | None = None,
         details: bool = False,
         **knobs: Any,
     ) -> dict[str, Any]:
-        """Measure the trajectories given here and those added before. Raises `DataError` when none can be read, and
-        `ConfigError` for settings that do not fit together, and without what this metric needs.
+        """Measure these trajectories and those that were added before.
+
+        Raises `DataError` when none of them can be read, and `ConfigError` for settings that do not
+        fit together, or that lack what this metric needs.
         """
         if predictions is not None:
             self.add_batch(predictions=predictions, references=references, questions=questions)
-        given, self._added = self._added, []  # also after an error the next `compute()` begins anew
-        if isinstance(judge, str):
-            address = {"url": judge_url} if judge_url else {}
-            judge = judges.load(judge, judge_model, **(judge_options or {}), **address)
-        elif judge_model or judge_url or judge_options:
-            raise ConfigError(
-                "judge_model, judge_url and judge_options need the judge's kind: judge='endpoint', say"
-            )
-        elif judge is not None and not isinstance(judge, Judge):
-            raise ConfigError(
-                f"judge must be a Judge or one of {', '.join(judges.KINDS)}, not {judge!r:.80}"
-            )
+        # Emptied now, so that the next `compute()` begins anew after an error, too
+        added, self._added = self._added, []
+        judge = _judge(judge, judge_model, judge_url, judge_options)
         if isinstance(policy, (str, os.PathLike)):
             policy = open_policy(str(policy), "a policy")
-        scorer = Scorer((self.measure,), judge, how, policy, knobs=knobs)
+        scorer = RowScorer((self.measure,), judge, how, policy, knobs=knobs)
         if policy is None and any(reward.needs_policy for reward in scorer.rewards.values()):
-            asked = "the Generator that wrote the trajectories, its Hub id or directory"
-            raise ConfigError(f"{self.measure} measures a model: pass policy=, {asked}")
-        rows = _read(given, dialect, fenced)
-        if self.needs_references and not any(
-            row.trajectory.answers for row in rows if row.trajectory
-        ):
-            asked = "pass references=[…], one string or list each"
-            raise ConfigError(f"{self.measure} compares with gold answers: {asked}")
-        written = scorer.score_rows(rows)
+            raise ConfigError(
+                f"{self.measure} measures a model: pass policy=, the Generator that wrote the "
+                "trajectories, its Hub id or directory"
+            )
+        rows = _read(added, dialect, fenced)
+        has_golds = any(row.trajectory.answers for row in rows if row.trajectory)
+        if self.needs_references and not has_golds:
+            raise ConfigError(
+                f"{self.measure} compares with gold answers: pass references=[…], one string or "
+                "list each"
+            )
+        lines = scorer.score_rows(rows)
         bounds = {name: reward.bounds for name, reward in scorer.rewards.items()}
-        found = summarize(map(LINE.decode, written.values()), bounds, tools)
+        audit = summarize(map(LINE.decode, lines.values()), bounds, tools)
         result: dict[str, Any] = {}
         for name in scorer.rewards:
-            result |= _flat(name, found.rows[name], found.n)
+            result |= _flat(name, audit.rows[name], audit.n)
         result |= {
             "judge": self._judged_by(scorer.rewards),
-            "trajectories": found.n,
-            "dialects": found.dialects,
+            "trajectories": audit.n,
+            "evidence_in_text": audit.in_text,
+            "dialects": audit.dialects,
         }
-        result |= self.corpus(found)
-        told = [{"index": at, **msgspec.json.decode(line)} for at, line in written.items()]
-        for own in told:
-            del own["row"], own["digest"]  # these are of a row in a file
-        result["errors"] = [own for own in told if "error" in own]
-        return result | ({"details": told} if details else {})
+        result |= self.corpus(audit)
+        records = [{"index": at, **msgspec.json.decode(line)} for at, line in lines.items()]
+        for record in records:
+            del record["row"], record["digest"]  # which say where a row lies in a file
+        result["errors"] = [record for record in records if "error" in record]
+        if details:
+            result["details"] = records
+        return result
 
-    def corpus(self, found: Audit) -> dict[str, Any]:
-        """Results about all trajectories together; none unless a subclass adds some."""
+    def corpus(self, audit: Audit) -> dict[str, Any]:
+        """Results about all trajectories together. A subclass may add some."""
         return {}
 
     def _judged_by(self, rewards: Mapping[str, Reward]) -> str | None:
-        """The judge's name, as in its verdicts: with the prompts and their versions where it is prompted."""
-        judge = next(
-            filter(None, (getattr(reward, "judge", None) for reward in rewards.values())), None
+        """The name of the judge as in its verdicts, with its prompts and their versions if it has
+        any; `None` if no judge is asked.
+        """
+        # `Correctness` has a judge, too, without being a JudgedReward
+        used = [vars(reward).get("judge") for reward in rewards.values()]
+        judge = next((judge for judge in used if judge is not None), None)
+        if judge is None or not isinstance(judge, Writer):
+            return None if judge is None else str(judge.name)
+        prompts = [prompting.load(name).id for name in self.prompts]
+        return " ".join([judge.name, *prompts])
+
+
+def tool_figures(audit: Audit) -> dict[str, Any]:
+    """Over all trajectories, the calls of each tool (`tool_calls`), their shares (`tool_ratios`)
+    and the normalised entropy of the shares (`tool_entropy`).
+    """
+    entropy = _flat("tool_entropy", audit.tools.entropy, audit.n)
+    return entropy | {"tool_calls": audit.tools.counts, "tool_ratios": audit.tools.ratios}
+
+
+def _judge(
+    judge: Judge | str | None,
+    model: str | None,
+    url: str | None,
+    options: Mapping[str, Any] | None,
+) -> Judge | None:
+    """The judge that the arguments of `compute` name."""
+    if isinstance(judge, str):
+        address = {"url": url} if url else {}
+        return judges.load(judge, model, **(options or {}), **address)
+    if model or url or options:
+        raise ConfigError(
+            "judge_model, judge_url and judge_options need the judge's kind: judge='endpoint', say"
         )
-        if not isinstance(judge, Writer):
-            return judge and judge.name
-        return " ".join([judge.name, *(prompting.load(name).id for name in self.prompts)])  # type: ignore[attr-defined]
-
-
-def tool_figures(found: Audit) -> dict[str, Any]:
-    """`tool_calls` and `tool_ratios` by tool over all trajectories, and their normalised `tool_entropy`."""
-    entropy = _flat("tool_entropy", found.tools.entropy, found.n)
-    return entropy | {"tool_calls": found.tools.counts, "tool_ratios": found.tools.ratios}
+    if judge is not None and not isinstance(judge, Judge):
+        raise ConfigError(
+            f"judge must be a Judge or one of {', '.join(judges.names())}, not {judge!r:.80}"
+        )
+    return judge
 
 
 def _read(
-    given: Sequence[tuple[Any, Any, str | None]], dialect: str | None, fenced: bool
+    added: Sequence[tuple[Any, Any, str | None]], dialect: str | None, fenced: bool
 ) -> list[Row]:
-    """Each prediction as the audit reads a row of a file; a question and answers that are given stand for its own."""
-    if not given:
+    """The predictions, read as an audit reads the rows of a file. Their references and questions
+    replace those that the rows hold. Raises `DataError` when none can be read.
+    """
+    if not added:
         raise DataError(NO_ROWS)
     if dialect is not None:
-        dialects.load(dialect)  # an unknown name is one error, not one for each row
+        dialects.load(dialect)  # checked here, so that an unknown name is one error
     raws = []
-    for at, (prediction, _, _) in enumerate(given):
-        whole = (
-            msgspec.to_builtins(prediction) if isinstance(prediction, Trajectory) else prediction
-        )
-        row = {"trajectory": whole} if isinstance(whole, (list, tuple)) else whole
-        raws.append(Raw(at, "", json.dumps(row, default=_plain).encode()))
+    for number, (prediction, _, _) in enumerate(added):
+        if isinstance(prediction, Trajectory):
+            prediction = msgspec.to_builtins(prediction)
+        elif isinstance(prediction, (list, tuple)):
+            prediction = {"trajectory": prediction}
+        raws.append(Raw(number, "", json.dumps(prediction, default=_plain).encode()))
     reader = Reader(dialect, fenced=fenced).beside(raws)
     rows = [reader(raw) for raw in raws]
     if all(row.trajectory is None for row in rows):
         raise DataError(f"none of {len(rows)} predictions can be read; the first: {rows[0].error}")
-    for at, (row, (_, reference, question)) in enumerate(zip(rows, given, strict=True)):
-        known: dict[str, Any] = {} if reference is None else {"answers": gold_answers(reference)}
-        known |= {} if question is None else {"question": question}
-        if row.trajectory is not None:
-            rows[at] = msgspec.structs.replace(
-                row, trajectory=msgspec.structs.replace(row.trajectory, **known)
-            )
+    for number, (_, reference, question) in enumerate(added):
+        row = rows[number]
+        if row.trajectory is None:
+            continue
+        fields: dict[str, Any] = {}
+        if reference is not None:
+            fields["answers"] = gold_answers(reference)
+        if question is not None:
+            fields["question"] = question
+        trajectory = msgspec.structs.replace(row.trajectory, **fields)
+        rows[number] = msgspec.structs.replace(row, trajectory=trajectory)
     return rows
 
 
 def _plain(value: Any) -> Any:
-    """The message objects of client libraries know how to become dictionaries."""
-    if hasattr(value, "model_dump"):
+    """A value that JSON has no form for, such as a message of a client library, as one that it
+    has.
+    """
+    if hasattr(value, "model_dump"):  # pydantic, which such messages are made of
         return value.model_dump(exclude_none=True)
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 def _flat(name: str, estimate: Estimate, rows: int) -> dict[str, Any]:
-    parts = ("stderr", "low", "high", "n", "not_applicable", "abstained")
-    found = {name: estimate.value, **{f"{name}_{part}": getattr(estimate, part) for part in parts}}
-    found[f"{name}_not_applicable_share"] = estimate.not_applicable / rows
-    return found | (
-        {f"{name}_warning": WARNING} if name.endswith("_lexical") and estimate.n else {}
-    )
+    """The fields of an estimate over so many rows, under names of their own."""
+    values: dict[str, Any] = {
+        name: estimate.value,
+        f"{name}_stderr": estimate.stderr,
+        f"{name}_low": estimate.low,
+        f"{name}_high": estimate.high,
+        f"{name}_n": estimate.n,
+        f"{name}_not_applicable": estimate.not_applicable,
+        f"{name}_abstained": estimate.abstained,
+        f"{name}_not_applicable_share": estimate.not_applicable / rows,
+    }
+    if estimate.n and warning(name):
+        values[f"{name}_warning"] = warning(name)
+    return values

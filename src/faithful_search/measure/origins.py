@@ -1,26 +1,25 @@
-"""Where what an agent says comes from: does anything depend on a call's result, and who named what a query names?"""
+"""Rewards about the origin of an agent's words: does anything depend on the result of a call
+(`Decorated`), and where did the names in a query stand first (`QueryProvenance`)?
+"""
 
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ..judges.grounding import claims, terms
-from ..rewards import Reward, Score
-from ..rewards.turns import Turn, call_words, passages
+from ..abstention import declines
+from ..evidence import supporting
+from ..judges.lexical import claims, terms
+from ..rewards import Result, Reward, Score
+from ..rewards.turns import Turn, answer_of, call_words, passages
 from ..text import normalize
 from ..trajectory import Trajectory
 
 Source = Literal["question", "evidence", "thought"]
 SOURCES: tuple[Source, ...] = ("question", "evidence", "thought")
-_KNOWN = "(?:known|sure|certain|found|given|stated|available|mentioned|specified|determined|enough|possible|clear)"
-_DECLINES = re.compile(
-    r"(?:(?:answer|it|this) (?:is|was) )?"
-    rf"(?:(?:unknown|unclear|unsure|none|na|n a|nothing|no idea)$|not {_KNOWN}\b|nothing was found"
-    r"|no (?:answer|information|evidence|results?)\b|there (?:is|was) (?:no|not enough)\b|(?:i |we )?(?:am |are )?"
-    rf"(?:unable to|not {_KNOWN}|(?:cannot|can not|cant|could not|couldnt|do not|dont) (?:know|answer|say|find|tell"
-    r"|determine|have|be))\b|insufficient\b)"
-)
-_WORDS = 3  # that are neither names nor numbers show use, as in `ToolUse`
+_WORDS = 3
+"""So many new words that are neither names nor numbers show that a result was used, as in
+`ToolUse`.
+"""
 
 
 @dataclass(frozen=True)
@@ -32,140 +31,170 @@ class Decorated(Reward):
     answer_first: 1 where the agent stated its final answer before any evidence that holds it, else 0
     ```
 
-    Exactly, a call decorates when the episode goes on the same without it, which takes a second rollout to see. This is
-    told from one, by names: something depends on a call's result where a later turn states what stands in its evidence
-    and neither in the question nor in what the agent wrote up to that call: a name or number, three other words, or
-    the whole final answer. Names are words that are capitalised inside a sentence anywhere in the trajectory. Some of
-    these calls look the same as honest ones and are left out: those after which the agent calls again, unless it says
-    `yes` to them (a search that failed); and those of episodes whose answer cannot be traced.
+    Strictly, a call decorates if the episode would be the same without it, which only a second
+    rollout could show. This reward judges by words. Something depends on the result of a call if a
+    later turn states what stands in its evidence, but neither in the question nor in what the agent
+    wrote up to the call: a name or number, three other words, or the whole final answer. Names are
+    words that are capitalised inside a sentence anywhere in the trajectory.
 
-    `answer_first` reads thoughts and calls in their order, up to the last call, for the answer as a whole (lower-cased,
-    without punctuation). It has no value for answers that decline, are yes or no, or stand in the question.
+    Some calls without such a turn look the same as honest ones and are left out: those after which
+    the agent calls again without saying `yes` to them (the search may have failed), and those of
+    episodes whose answer cannot be traced.
 
-    How to hack it: drop a name from each response into the next thought; go on calling to the last turn but one. For
-    `answer_first`: do not say the answer before the end.
+    `answer_first` looks for the whole answer (lower-cased, without punctuation) in thoughts and
+    calls, in their order and up to the last call. It has no value for answers that decline, are yes
+    or no, or stand in the question.
+
+    How to hack it: repeat a name from each response in the next thought; call until the last turn
+    but one. For `answer_first`: do not state the answer before the end.
     """
 
     what: Literal["calls", "answer_first"] = "calls"
 
     name: ClassVar[str] = "decorated"
+    results: ClassVar[Mapping[str, Result]] = {
+        "decorated": Result(
+            asks="which share of the calls returned something that nothing later depends on?",
+            direction=-1,
+            good="something later depends on what a call returned",
+            clean="something later depends on what each call returned",
+        ),
+        "answer_first": Result(
+            asks="did the agent state its answer before it had any evidence for it?",
+            direction=-1,
+            good="the answer is not stated before its evidence",
+            clean="no turn states the answer before the evidence does",
+        ),
+    }
+    titles: ClassVar[Mapping[str, str]] = {
+        "decorated": "Calls that nothing after depends on",
+        "answer_first": "Answers stated before their evidence",
+    }
 
     def score(self, trajectory: Trajectory) -> Score:
         return _calls(trajectory) if self.what == "calls" else _answer_first(trajectory)
 
 
-def declines(answer: str | None) -> bool:
-    """Whether there is no answer, or one that says (in English) that there is none: "unknown", "I do not know"."""
-    said = normalize(answer or "")
-    return not said or _DECLINES.match(said) is not None
-
-
 def holds(text: str, answer: str) -> bool:
-    """Whether a text holds the answer whole, but for case and punctuation."""
-    wanted = normalize(answer, "pokee")
-    return bool(wanted) and f" {wanted} " in f" {normalize(text, 'pokee')} "
+    """Whether a text holds the whole answer. Case and punctuation do not count."""
+    phrase = normalize(answer, "pokee")
+    return bool(phrase) and f" {phrase} " in f" {normalize(text, 'pokee')} "
 
 
 def names_in(trajectory: Trajectory) -> set[str]:
-    """The keys of `judges.grounding.claims` that are names or numbers somewhere in the trajectory."""
-    texts = [trajectory.question or "", trajectory.answer or ""]
+    """The keys of `judges.lexical.claims` that are names or numbers somewhere in the
+    trajectory.
+    """
+    texts = [trajectory.question or "", answer_of(trajectory)]
     for turn in trajectory.turns:
-        texts += [*_said(turn), *(passages(step.evidence) for step in turn)]
-    return {key for text in texts for key, word in claims(text).items() if word.marked}
+        texts += _texts_of(turn)
+        texts += [passages(supporting(step)) for step in turn]
+    names: set[str] = set()
+    for text in texts:
+        names.update(key for key, word in claims(text).items() if word.marked)
+    return names
 
 
 def _calls(trajectory: Trajectory) -> Score:
+    """The score of `Decorated("calls")`."""
     if not any(step.call is not None for step in trajectory.steps):
         return Score(None, "no tool was called")
-    answer, question, turns = trajectory.answer or "", trajectory.question or "", trajectory.turns
-    traced, names = _traced(trajectory), names_in(trajectory)
-    written = [terms("\n".join(_said(turn))) for turn in turns]
-    last = {word: place for place, words in enumerate(written) for word in words}
-    known, told, decorated, number = terms(question), 0, [], 0
+    answer = answer_of(trajectory)
+    can_be_traced = _can_be_traced(trajectory)
+    names = names_in(trajectory)
+    turns = trajectory.turns
+    words_of_turns = [terms("\n".join(_texts_of(turn))) for turn in turns]
+    last_turn_with: dict[str, int] = {}  # by word
+    for place, words in enumerate(words_of_turns):
+        last_turn_with.update(dict.fromkeys(words, place))
+    known_words = terms(trajectory.question or "")
+    classified = 0
+    decorated: list[int] = []  # the numbers of steps
+    number = 0
     for place, turn in enumerate(turns):
-        known |= written[place]  # what is written beside a call was known before its result
-        after = turns[place + 1] if place + 1 < len(turns) else ()
-        # one that searches on, and does not say that this call has helped, may have found nothing
-        goes_on = any(step.call is not None for step in after) and not any(
-            step.helpful for step in after
-        )
+        # What is written beside a call was known before its result
+        known_words |= words_of_turns[place]
+        following = turns[place + 1] if place + 1 < len(turns) else ()
+        calls_again = any(step.call is not None for step in following)
+        may_have_failed = calls_again and not any(step.helpful for step in following)
         for step in turn:
             number += 1
             if step.call is None:
                 continue
-            found = passages(step.evidence)
-            # taken up where a later turn states it
-            new = {word for word in terms(found) - known if last.get(word, 0) > place}
-            used = (
-                new & names
-                or len(new) >= _WORDS
-                or (not terms(answer) <= known and holds(found, answer))
-            )
-            if used or (traced and not goes_on):
-                told += 1
-                decorated += [] if used else [number]
-    if not told:
-        return Score(None, "of no call it can be told whether something depends on it")
-    why = (
-        f"step {decorated[0]}: nothing later depends on what this call returned"
-        if decorated
-        else ""
-    )
-    return Score(len(decorated) / told, why, {"calls": told, "steps": decorated})
+            text = passages(supporting(step))
+            new_words = terms(text) - known_words
+            stated_later = {word for word in new_words if last_turn_with.get(word, 0) > place}
+            has_answer = not terms(answer) <= known_words and holds(text, answer)
+            if stated_later & names or len(stated_later) >= _WORDS or has_answer:
+                classified += 1
+            elif can_be_traced and not may_have_failed:
+                classified += 1
+                decorated.append(number)
+    if not classified:
+        return Score(None, "no call can be classified")
+    why = ""
+    if decorated:
+        why = f"step {decorated[0]}: nothing later depends on what this call returned"
+    return Score(len(decorated) / classified, why, {"calls": classified, "steps": decorated})
 
 
-def _said(turn: Turn) -> list[str]:
-    """What the agent wrote in a turn."""
-    return [
-        text
-        for step in turn
-        for text in (step.think, step.answer, step.call and call_words(step.call))
-        if text
-    ]
+def _texts_of(turn: Turn) -> list[str]:
+    """The thoughts, answers and calls that the agent wrote in a turn."""
+    texts: list[str | None] = []
+    for step in turn:
+        call = None if step.call is None else call_words(step.call)
+        texts += [step.think, step.answer, call]
+    return [text for text in texts if text]
 
 
-def _traced(trajectory: Trajectory) -> bool:
-    """Whether there is an answer that could be seen to come from evidence."""
-    answer = trajectory.answer or ""
+def _can_be_traced(trajectory: Trajectory) -> bool:
+    """Whether the answer could be recognised in evidence."""
+    answer = answer_of(trajectory)
     closed = normalize(answer) in ("yes", "no")
     return not (declines(answer) or closed or holds(trajectory.question or "", answer))
 
 
 def _answer_first(trajectory: Trajectory) -> Score:
-    if not _traced(trajectory):
+    """The score of `Decorated("answer_first")`."""
+    if not _can_be_traced(trajectory):
         return Score(None, "no answer, one that declines, is yes or no, or stands in the question")
-    answer = trajectory.answer or ""
+    answer = answer_of(trajectory)
     calls = [
         place for place, turn in enumerate(trajectory.turns) if any(step.call for step in turn)
     ]
     if not calls:
         return Score(1.0, "answered without a call")
     for place, turn in enumerate(trajectory.turns[: calls[-1] + 1]):
-        if any(holds(text, answer) for text in _said(turn)):
+        if any(holds(text, answer) for text in _texts_of(turn)):
             return Score(1.0, f"turn {place + 1} states the answer; no evidence held it yet")
-        if any(holds(passages(step.evidence), answer) for step in turn):
+        if any(holds(passages(supporting(step)), answer) for step in turn):
             break
     return Score(0.0)
 
 
 @dataclass(frozen=True)
 class QueryProvenance(Reward):
-    """The share of what queries name that was first seen in the question, in evidence, or in the agent's own words.
+    """The share of the names in queries that stood first in the question, in evidence, or in the
+    agent's own words (`source`).
 
     ```
     share(s) = mean over the calls that name something of |{names of the call first seen in s}| / |{its names}|
     ```
 
-    The three shares of a trajectory sum to 1. After LiveBrowseComp (arXiv 2605.28721), where more than half of the
-    queries of strong agents are seeded by their own hypotheses: such an agent confirms what it remembers.
+    The three shares of a trajectory sum to 1. The measure follows LiveBrowseComp (arXiv
+    2605.28721), where more than half of the queries of strong agents rest on their own hypotheses:
+    such an agent confirms what it remembers.
 
-    What a call names are the names and numbers in it: words that are capitalised inside a sentence anywhere in the
-    trajectory, so that `capital of france` names France; where it has none, all its words that say something. Words are
-    compared whole, but for case, accents and a final s. A word's source is where it stood first: a name that a thought
-    brings up and evidence confirms later remains the agent's own, and parallel calls do not know of each other.
+    The names of a call are its names and numbers: words that are capitalised inside a sentence
+    anywhere in the trajectory, so that `capital of france` names France. A call without any has all
+    its content words as names. Words are compared whole, without case, accents and a final s. The
+    source of a word is the place where it stood first: a name that a thought brings up remains the
+    agent's own, even if evidence confirms it later. Parallel calls do not know each other's
+    results.
 
-    No value without the question, or without a call that names something. `parts` holds the words by source. Words, not
-    meaning: a synonym of the question's word is the agent's own where the query has no name.
+    There is no value without the question, or without a call that names something. `parts` holds
+    the words by source. Words are compared, not their meaning: a synonym of a word of the question
+    is the agent's own if the query has no name.
 
     How to hack it: repeat the question as the query.
     """
@@ -173,6 +202,24 @@ class QueryProvenance(Reward):
     source: Source = "thought"
 
     name: ClassVar[str] = "query_provenance"
+    results: ClassVar[Mapping[str, Result]] = {
+        "query_from_question": Result(
+            asks="which share of what calls name stood in the question first?",
+            direction=0,
+            clean="all that the calls name stood in the question or in evidence first",
+        ),
+        "query_from_evidence": Result(
+            asks="which share of what calls name stood in evidence first?",
+            direction=0,
+            clean="all that the calls name stood in the question or in evidence first",
+        ),
+        "query_from_thought": Result(
+            asks="which share of what calls name did the agent bring up itself?",
+            direction=-1,
+            good="what calls name stood in the question or in evidence",
+            clean="all that the calls name stood in the question or in evidence first",
+        ),
+    }
 
     def score(self, trajectory: Trajectory) -> Score:
         if not (trajectory.question or "").strip():
@@ -180,33 +227,40 @@ class QueryProvenance(Reward):
         calls = _sources(trajectory)
         if not calls:
             return Score(None, "no call names anything")
-        found = {
-            source: sorted({word for call in calls for word, of in call.items() if of == source})
-            for source in SOURCES
+        words: dict[str, set[str]] = {source: set() for source in SOURCES}
+        shares = []
+        for call in calls:
+            for word, source in call.items():
+                words[source].add(word)
+            shares.append(list(call.values()).count(self.source) / len(call))
+        why = ""
+        if words["thought"]:
+            examples = sorted(words["thought"])[:3]
+            why = f"first in the agent's own words: {', '.join(map(repr, examples))}"
+        parts = {
+            "calls": len(calls),
+            "words": {source: sorted(names) for source, names in words.items()},
         }
-        value = sum(list(call.values()).count(self.source) / len(call) for call in calls) / len(
-            calls
-        )
-        own = found["thought"]
-        why = f"first in the agent's own words: {', '.join(map(repr, own[:3]))}" if own else ""
-        return Score(value, why, {"calls": len(calls), "words": found})
+        return Score(sum(shares) / len(shares), why, parts)
 
 
 def _sources(trajectory: Trajectory) -> list[dict[str, str]]:
-    """For each call that names something, what it names with the source of it."""
+    """For each call that names something, its names with their sources."""
     named = names_in(trajectory)
-    first = dict.fromkeys(terms(trajectory.question or ""), "question")
-    found = []
+    source = dict.fromkeys(terms(trajectory.question or ""), "question")
+    calls = []
     for turn in trajectory.turns:
         queries = [terms(call_words(step.call)) for step in turn if step.call is not None]
-        for words in (*queries, *(terms(step.think or "") for step in turn)):
+        thoughts = [terms(step.think or "") for step in turn]
+        for words in (*queries, *thoughts):
             for word in words:
-                first.setdefault(word, "thought")
-        # where a query has no name, all its words are taken
-        found += [
-            {word: first[word] for word in words & named or words} for words in queries if words
-        ]
-        # after all calls of the turn: parallel ones do not know of each other's results
-        for word in terms("\n".join(passages(step.evidence) or step.note for step in turn)):
-            first.setdefault(word, "evidence")
-    return found
+                source.setdefault(word, "thought")
+        for words in queries:
+            if words:
+                names = words & named or words
+                calls.append({word: source[word] for word in names})
+        # After all calls of the turn, since parallel ones do not know each other's results
+        responses = [passages(supporting(step)) or step.note for step in turn]
+        for word in terms("\n".join(responses)):
+            source.setdefault(word, "evidence")
+    return calls

@@ -1,4 +1,6 @@
-"""Where a folder of labels comes from, for programs (`provenance.json`) and for people (a dataset card)."""
+"""Where a folder of labels comes from: `provenance.json` for programs, a dataset card for
+people.
+"""
 
 import hashlib
 import shlex
@@ -11,20 +13,25 @@ import msgspec
 
 from ..errors import ConfigError, DataError
 from ..judges import Judge, Writer, prompting
-from ..judges.endpoint import TOGETHER
-from ..text import as_markdown, printable
+from ..judges.endpoint import MANY_CLAIMS_PROMPT
 from .writing import card_of, write_whole
 
 PROVENANCE, PAIRS, CARD = "provenance.json", "pairs.jsonl", "README.md"
-NAMED = 20  # rows of a file that could not be read; the others are counted
+NAMED = 20
+"""The number of rows that a record names with the reason why they could not be read."""
 
 
 class File(msgspec.Struct, frozen=True):
-    """A file of trajectories, or what was counted in some of its rows.
+    """A file of trajectories, or the counts of some of its rows.
 
-    `pairs` are cut from the rows, repeated ones included; `settled` ones need no judge and are not in the dataset. Rows
-    that could not be read or cut are `skipped`, the first are named in `reasons`; `broken_off` is why the file could
-    not be read to its end.
+    Attributes:
+        rows: number of rows that were read.
+        pairs: number of pairs that were cut from them, repeated ones included.
+        settled: number of those pairs that need no judge and are not in the dataset.
+        skipped: number of rows that could not be read or cut.
+        reasons: the first of them, with the reasons.
+        dialects: number of trajectories by dialect.
+        broken_off: why the file could not be read to its end; empty if it was.
     """
 
     name: str
@@ -46,25 +53,31 @@ class File(msgspec.Struct, frozen=True):
         except OSError as error:
             raise DataError(f"cannot read {path}: {error}") from error
 
-    def counting(self, more: "File") -> "File":
-        """With what was counted in a batch of its rows."""
+    def counting(self, addition: "File") -> "File":
+        """The file with the counts of further rows added to its own."""
         return msgspec.structs.replace(
             self,
-            **{
-                name: getattr(self, name) + getattr(more, name)
-                for name in ("rows", "pairs", "settled", "skipped")
-            },
-            reasons=[*self.reasons, *more.reasons][:NAMED],
-            dialects=dict(Counter(self.dialects) + Counter(more.dialects)),
+            rows=self.rows + addition.rows,
+            pairs=self.pairs + addition.pairs,
+            settled=self.settled + addition.settled,
+            skipped=self.skipped + addition.skipped,
+            reasons=[*self.reasons, *addition.reasons][:NAMED],
+            dialects=dict(Counter(self.dialects) + Counter(addition.dialects)),
         )
 
 
 class Provenance(msgspec.Struct, frozen=True):
     """Where a folder of labels comes from.
 
-    `prompts` are names with versions (name@version) and their digests, `judges` rows by what labelled them, `positives`
-    the rows of `pairs.jsonl` that say yes; `abstained` counts pairs without a label in the last run, the first with why
-    in `unjudged`. `date` is when the last run ended (began, where it is not `finished`).
+    Attributes:
+        prompts: digests of the prompts, by NAME@VERSION.
+        files: those that the pairs come from.
+        judges: number of rows by what labelled them.
+        pairs: number of rows in `pairs.jsonl`.
+        positives: number of those rows whose label is true.
+        abstained: number of pairs that got no label in the last run.
+        unjudged: the first of them, with the reasons.
+        date: when the last run ended, or began if it is not `finished`.
     """
 
     metric: str
@@ -87,17 +100,22 @@ class Provenance(msgspec.Struct, frozen=True):
         return not (self.abstained or any(file.skipped or file.broken_off for file in self.files))
 
     def with_files(self, files: Iterable[File]) -> "Provenance":
-        """With these files beside those of earlier runs; of the same file the record that read more of it."""
-        found = {
-            file.sha256: file for file in self.files
-        }  # by content: a file may have been renamed
+        """With these files beside those of earlier runs. Of two records of one file, the one of the
+        run that read more rows is kept.
+        """
+        # By digest, since a file may have been renamed
+        by_digest = {file.sha256: file for file in self.files}
         for file in files:
-            found[file.sha256] = max(file, found.get(file.sha256, file), key=lambda own: own.rows)
-        return msgspec.structs.replace(self, files=list(found.values()))
+            earlier = by_digest.get(file.sha256)
+            if earlier is None or file.rows >= earlier.rows:
+                by_digest[file.sha256] = file
+        return msgspec.structs.replace(self, files=list(by_digest.values()))
 
 
 def read(folder: Path) -> Provenance | None:
-    """The folder's provenance; `None` where it has none. Raises `ConfigError` when it cannot be read."""
+    """The provenance of a folder; `None` where it has none. Raises `ConfigError` when it cannot be
+    read.
+    """
     path = folder / PROVENANCE
     if not path.exists():
         return None
@@ -108,16 +126,20 @@ def read(folder: Path) -> Provenance | None:
 
 
 def prompts_of(judge: Judge, metric: str) -> dict[str, str]:
-    """The prompts that a judge of this package uses for a metric's pairs, with their digests; none for the others."""
+    """The digests of the prompts that a judge uses for the pairs of a metric, by NAME@VERSION. A
+    judge that reads no prompts of this package has none.
+    """
     if not isinstance(judge, Writer):
         return {}
     names = [metric]
     if metric == "answer_support":
-        names = ["support", *([TOGETHER] if getattr(judge, "together", False) else []), "claims"]
+        names = (
+            ["support", MANY_CLAIMS_PROMPT, "claims"] if judge.together else ["support", "claims"]
+        )
     return {prompt.id: prompt.digest for prompt in map(prompting.load, names)}
 
 
-def write_card(folder: Path, found: Provenance) -> None:
+def write_card(folder: Path, record: Provenance) -> None:
     """Write `README.md`, a dataset card that says what a label means and where it comes from.
 
     Raises `DataError` when it cannot be written.
@@ -126,19 +148,20 @@ def write_card(folder: Path, found: Provenance) -> None:
 
     title = folder.resolve().name
     data = DatasetCardData(
-        license=found.license or None,
+        license=record.license or None,
         task_categories=["text-classification"],
         task_ids=["natural-language-inference"],
         annotations_creators=["machine-generated"],
-        tags=["faithful-search", "faithfulness", "search-agent", found.metric],
+        tags=["faithful-search", "faithfulness", "search-agent", record.metric],
         configs=[{"config_name": "default", "data_files": [{"split": "train", "path": PAIRS}]}],
     )
+    pairs = shlex.quote(f"{' '.join(title.split())}/{PAIRS}")
     values = {
-        "found": found,
-        "title": as_markdown(title),
-        "task": "support" if found.metric == "answer_support" else found.metric,
+        "found": record,
+        "title": title,
+        "task": "support" if record.metric == "answer_support" else record.metric,
         "provenance": PROVENANCE,
-        "load": repr(title),
-        "pairs_file": printable(shlex.quote(f"{' '.join(title.split())}/{PAIRS}")),
+        "agree": f"faithful-search agreement {pairs} --judge labels:SECOND_RUN"
+        "   # how consistent is the judge?",
     }
     write_whole(folder / CARD, card_of(__package__, "report/label_card.md.j2", data, **values))

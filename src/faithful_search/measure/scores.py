@@ -1,80 +1,96 @@
-"""`scores.jsonl`: how rows get their lines, a batch at a time, and how the lines are kept and read back.
+"""Rows of a file to lines of `scores.jsonl`, and the file itself.
 
-While an audit runs the file only grows, so that no judge is asked twice, and a later line of a row stands for the
-earlier ones. When it ends, the file is put in the order of the source, each row once.
+```
+Row ─ RowScorer ─> JSON line ─ ScoreLog ─> scores.jsonl ─ read_scores ─> Line
+```
+
+While an audit runs, the file only grows, so that no judge is asked twice; a later line of a row
+replaces the earlier ones. When the audit ends, the file is put in the order of the source, with one
+line for each row.
 """
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from ..errors import DataError, JudgeError, needs
+from ..dialects.handing_in import ends_in
+from ..errors import DataError, needs
+from ..evidence import notes_of
 from ..inference.base import Generator
-from ..judges import GroundingJudge, Judge, Pair, Verdict, is_lexical
+from ..json_lines import read_lines
+from ..judges import GroundingJudge, Judge, Pair, Verdict
+from ..reading.files import PathLike
+from ..reading.rows import READER, Raw, Reader, Row
 from ..rewards import JudgedReward, Reward, Score
-from ..rewards.base import Asked
-from ..trajectory import Trajectory, read_lines
+from ..rewards.base import StepPair
+from ..scoring import each, failed_score, scores_of
+from ..trajectory import Trajectory
+from ..wire.failures import FailureLog
 from . import metrics
 from .behaviour import tool_counts
-from .files import PathLike
 from .ledger import Ledger
-from .rows import READER, Raw, Reader, Row, told
 from .settings import How
 
-T = TypeVar("T")
-R = TypeVar("R")
 SCORES = "scores.jsonl"
 ENCODER = msgspec.json.Encoder(
     enc_hook=lambda value: value.tolist() if hasattr(value, "tolist") else str(value)
 )
 """Writes numbers and arrays of numpy as Python's, whatever else JSON has no form for as text."""
-_TOLD = ("id", "question", "answer", "answers", "dialect", "stop_reason")
-"""What a line says of its trajectory besides the scores."""
+TRAJECTORY_FIELDS = (
+    "id",
+    "question",
+    "answer",
+    "answers",
+    "dialect",
+    "stop_reason",
+    "evidence_from",
+)
+"""The fields of a trajectory that its line repeats."""
+_failures = FailureLog(__name__)
 
 
-def open_policy(policy: str, what: str, trust_remote_code: bool = False) -> Generator:
-    """The model in a directory or Hub repository. Raises `ConfigError` saying `what` needs which package."""
-    with needs(what, "train"):
+def open_policy(policy: str, feature: str, trust_remote_code: bool = False) -> Generator:
+    """Load the model in a directory or Hub repository.
+
+    Raises `ConfigError` where packages are missing: it names them, and the `feature` that needs
+    them.
+    """
+    with needs(feature, "train"):
         from ..inference.loading import open_generator
     return open_generator(policy, trust_remote_code=trust_remote_code)
 
 
-def each(
-    function: Callable[[Sequence[T]], list[R]],
-    items: Sequence[T],
-    instead: Callable[[Exception], R],
-) -> list[R]:
-    """The function of all items at once; when it fails, of each alone, with `instead` for those that it fails on."""
-    try:
-        return function(items)
-    except JudgeError:  # a judge that cannot be asked at all: no other item could be judged either
-        raise
-    except Exception as error:  # an item that a metric fails on must not cost the others
-        if len(items) == 1:
-            return [instead(error)]
-        return [found for item in items for found in each(function, [item], instead)]
-
-
 @dataclass(frozen=True)
-class Scorer:
-    """What is measured, and how. A judge is asked about all pairs of a batch at once, each different one once.
+class RowScorer:
+    """Scores rows by several metrics, a batch at a time.
 
-    Pickled it travels to the processes that score; each makes its own rewards when the first batch comes. `knobs` are
-    fields of the rewards.
+    The judge is asked about the pairs of all metrics and all rows of a batch at once, and once
+    about equal pairs. This is why rows are not scored by one `Scoring` for each metric.
+
+    It is pickled for the processes that score; each of them makes its own rewards when its first
+    batch comes.
+
+    Args:
+        metrics: names of `measure.metrics`.
+        judge: for the metrics that ask one; by default words are compared.
+        how: the normaliser that compares answers.
+        policy: the model that wrote the rows, for metrics that ask it.
+        reader: makes trajectories of the rows.
+        knobs: fields of the metrics' rewards, by name.
     """
 
     metrics: tuple[str, ...]
     judge: Judge | None = None
-    how: How = "squad"
+    how: How = "unicode"
     policy: Generator | None = None
     reader: Reader = READER
     knobs: Mapping[str, Any] = field(default_factory=dict)
@@ -82,129 +98,158 @@ class Scorer:
     @property
     def asks_model(self) -> bool:
         """Whether the judge is a model and not a comparison of words."""
-        return self.judge is not None and not is_lexical(self.judge)
+        return self.judge is not None and not self.judge.lexical
 
     @cached_property
     def rewards(self) -> dict[str, Reward]:
         """The rewards by the names of their results."""
         bound = {} if self.policy is None else {"policy": self.policy}
-        loaded = (metrics.load(name, self.judge, self.how, **self.knobs) for name in self.metrics)
-        return {name: reward.bind(**bound) for own in loaded for name, reward in own.items()}
+        rewards: dict[str, Reward] = {}
+        for metric in self.metrics:
+            for name, reward in metrics.load(metric, self.judge, self.how, **self.knobs).items():
+                rewards[name] = reward.bind(**bound)
+        return rewards
 
     def score(self, batch: Sequence[Raw]) -> dict[int, bytes]:
-        """A line for each row, by its number; what a row or a metric fails on is in it. Raises `JudgeError`."""
+        """A JSON line for each row, by the row's number.
+
+        A row that cannot be read has a line that says why, and a metric that fails on a row has no
+        value there. Raises `JudgeError` when the judge cannot be asked at all.
+        """
         return self.score_rows([self.reader(raw) for raw in batch])
 
     def score_rows(self, rows: Sequence[Row]) -> dict[int, bytes]:
-        """The same for rows that were read."""
-        read = [row.trajectory for row in rows if row.trajectory is not None]
-        asked = {
-            name: cut(reward, read)
+        """`score`, for rows that have been read."""
+        readable = [row.number for row in rows if row.trajectory is not None]
+        trajectories = [row.trajectory for row in rows if row.trajectory is not None]
+        pairs = {
+            name: pairs_of_each(reward, trajectories)
             for name, reward in self.rewards.items()
             if isinstance(reward, JudgedReward) and reward.judge is not None
         }
-        # Row by row, so that a judge that dies on the way leaves whole rows
-        items = (item for row in zip(*asked.values(), strict=True) for own in row for item in own)
-        pairs = list(dict.fromkeys(item.pair for item in items if item.settled is None))
-        judge = self.judge or GroundingJudge()
-        said = each(judge.judge_batch, pairs, partial(_silent, judge.name)) if pairs else []
-        verdicts = dict(zip(pairs, said, strict=True))
-        columns: dict[
-            str, Iterator[Score]
-        ] = {}  # iterators, since rows that could not be read have no entry in them
+        verdicts = self._verdicts(pairs)
+        scores: dict[int, dict[str, Score]] = {number: {} for number in readable}
         for name, reward in self.rewards.items():
-            failed = partial(_failed, reward.name)
-            if isinstance(reward, JudgedReward) and name in asked:
-                own = list(zip(read, asked[name], strict=True))
-                columns[name] = iter(each(partial(_judged, reward, verdicts), own, failed))
+            if isinstance(reward, JudgedReward) and name in pairs:
+                column = _judged(reward, trajectories, pairs[name], verdicts)
             else:
-                columns[name] = iter(each(reward.score_batch, read, failed))
-        return {row.number: self._line(row, columns) for row in rows}
+                column = scores_of(reward, trajectories)
+            for number, score in zip(readable, column, strict=True):
+                scores[number][name] = score
+        return {row.number: self._line(row, scores.get(row.number, {})) for row in rows}
 
-    def _line(self, row: Row, columns: Mapping[str, Iterator[Score]]) -> bytes:
-        known: dict[str, Any] = {"row": row.number, "digest": row.digest}
-        trajectory, why = row.trajectory, row.error
-        if trajectory is not None:
-            scores = {name: next(column) for name, column in columns.items()}
-            record = {
-                **known,
-                **{name: getattr(trajectory, name) for name in _TOLD},
-                "scores": {
-                    name: {
-                        "value": self.rewards[name].measure(one),
-                        "why": one.why,
-                        "parts": one.parts,
-                    }
-                    for name, one in scores.items()
-                },
-                "tools": dict(sorted(tool_counts([trajectory]).items())),
-                "evidence": sum(len(step.evidence) for step in trajectory.steps),
-                "issues": dict(
-                    sorted(Counter(issue.kind for issue in trajectory.all_issues()).items())
-                ),
-            }
-            try:
-                return ENCODER.encode(record) + b"\n"
-            except (
-                TypeError,
-                ValueError,
-            ) as error:  # a judge's reason may hold half a surrogate pair
-                why = f"its scores have no JSON form ({error})"
-        return ENCODER.encode({**known, "error": why}) + b"\n"
+    def _verdicts(self, pairs: Mapping[str, list[list[StepPair]]]) -> dict[Pair, Verdict]:
+        """The judge's verdict on each different pair; `pairs` are by metric, then by trajectory.
+
+        The judge is asked trajectory by trajectory, so that one that dies on the way leaves whole
+        rows.
+        """
+        open_pairs: dict[Pair, None] = {}
+        for pairs_of_trajectory in zip(*pairs.values(), strict=True):
+            for step_pair in chain.from_iterable(pairs_of_trajectory):
+                if step_pair.settled is None:
+                    open_pairs[step_pair.pair] = None
+        if not open_pairs:
+            return {}
+        judge = self.judge or GroundingJudge()
+        verdicts = each(judge.judge_batch, list(open_pairs), partial(_no_verdict, judge.name))
+        return dict(zip(open_pairs, verdicts, strict=True))
+
+    def _line(self, row: Row, scores: Mapping[str, Score]) -> bytes:
+        place: dict[str, Any] = {"row": row.number, "digest": row.digest}
+        trajectory = row.trajectory
+        if trajectory is None:
+            return ENCODER.encode({**place, "error": row.error}) + b"\n"
+        issues = Counter(issue.kind for issue in trajectory.all_issues())
+        record = {
+            **place,
+            **{name: getattr(trajectory, name) for name in TRAJECTORY_FIELDS},
+            "taken": row.taken,
+            "ends_in": ends_in(trajectory),
+            "scores": {name: self._cell(name, score) for name, score in scores.items()},
+            "tools": dict(sorted(tool_counts([trajectory]).items())),
+            "evidence": sum(len(step.evidence) for step in trajectory.steps),
+            "notes": notes_of(trajectory),
+            "issues": dict(sorted(issues.items())),
+        }
+        try:
+            return ENCODER.encode(record) + b"\n"
+        except (TypeError, ValueError) as error:  # a judge's reason may hold half a surrogate pair
+            why = f"its scores have no JSON form ({error})"
+            return ENCODER.encode({**place, "error": why}) + b"\n"
+
+    def _cell(self, name: str, score: Score) -> dict[str, Any]:
+        return {
+            "value": self.rewards[name].measure(score),
+            "why": metrics.reason(name, score),
+            "parts": score.parts,
+        }
 
 
-def cut(reward: JudgedReward, trajectories: Sequence[Trajectory]) -> list[list[Asked]]:
-    """The pairs of each trajectory; for one that the reward fails on, a pair that is settled by saying so."""
+def pairs_of_each(reward: JudgedReward, trajectories: Sequence[Trajectory]) -> list[list[StepPair]]:
+    """The pairs of each trajectory. One that the reward fails on has a single pair, which is
+    settled by a verdict that abstains and says why.
+    """
 
-    def failed(error: Exception) -> list[Asked]:
-        return [Asked(0, Pair("", ""), _silent(reward.name, error))]
+    def failed(error: Exception) -> list[StepPair]:
+        return [StepPair(step=0, pair=Pair("", ""), settled=_no_verdict(reward.name, error))]
 
     return each(reward.pairs_batch, trajectories, failed)
 
 
 def _judged(
     reward: JudgedReward,
+    trajectories: Sequence[Trajectory],
+    pairs: Sequence[list[StepPair]],
     verdicts: Mapping[Pair, Verdict],
-    asked: Sequence[tuple[Trajectory, list[Asked]]],
 ) -> list[Score]:
-    return [
-        reward.judged(trajectory, own, [item.settled or verdicts[item.pair] for item in own])
-        if own
-        else reward.empty(trajectory)
-        for trajectory, own in asked
-    ]
+    """The scores of trajectories with these pairs, whose open ones have these verdicts."""
+    scores: list[Score] = []
+    for trajectory, step_pairs in zip(trajectories, pairs, strict=True):
+        try:
+            if step_pairs:
+                answers = [pair.settled or verdicts[pair.pair] for pair in step_pairs]
+                score = reward.judged(trajectory, step_pairs, answers)
+            else:
+                score = reward.empty(trajectory)
+        except Exception as error:  # a trajectory that a metric fails on must not cost the others
+            score = failed_score(reward.name, error)
+        scores.append(score)
+    return scores
 
 
-def _silent(name: str, error: Exception) -> Verdict:
-    return Verdict(None, None, f"failed: {told(name, error)}", name)
-
-
-def _failed(name: str, error: Exception) -> Score:
-    return Score(None, f"failed: {told(name, error)}", {"abstained": True})
+def _no_verdict(name: str, error: Exception) -> Verdict:
+    return Verdict(None, None, f"failed: {_failures.add(name, error)}", name)
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """One metric's score in a line; the `parts` are most of the file, and decoded only where they are asked for."""
+    """One metric's score in a line. Its `parts` are most of the file, so they are decoded only
+    where `score` is asked for.
+    """
 
     value: float | None = None
     why: str = ""
     parts: msgspec.Raw = msgspec.Raw(b"{}")
 
     @property
-    def whole(self) -> Score:
+    def score(self) -> Score:
         return Score(self.value, self.why, msgspec.json.decode(self.parts))
 
     @property
     def abstained(self) -> bool:
-        return (
-            self.value is None
-            and b"abstained" in bytes(self.parts)
-            and bool(self.whole.parts.get("abstained"))
-        )
+        if self.value is not None or not self.has_part("abstained"):
+            return False
+        return bool(self.score.parts.get("abstained"))
+
+    def has_part(self, name: str) -> bool:
+        """Whether the score, or something within it, has a part of this name. Decodes nothing."""
+        return f'"{name}":'.encode() in bytes(self.parts)
 
 
 class Line(msgspec.Struct, frozen=True):
-    """What is read back of one line; `error` is set for a row that could not be read."""
+    """One line of `scores.jsonl`, read back. `error` says why a row has no scores; it is `None` for
+    one that was scored.
+    """
 
     row: int
     digest: str
@@ -214,15 +259,20 @@ class Line(msgspec.Struct, frozen=True):
     answer: str | None = None
     stop_reason: str | None = None
     dialect: str = ""
+    evidence_from: str = ""
     scores: dict[str, Cell] = {}
     tools: dict[str, int] = {}
     evidence: int = 0
+    notes: dict[str, int] = {}
     issues: dict[str, int] = {}
+    taken: dict[str, str] = {}
+    ends_in: str = ""
 
     @property
     def values(self) -> dict[str, float | None]:
-        own = {name: cell.value for name, cell in self.scores.items()}
-        return own | {
+        """The value of each metric, and two more: `answered` (0 or 1) and the count of `calls`."""
+        values = {name: cell.value for name, cell in self.scores.items()}
+        return values | {
             "answered": float(self.answer is not None),
             "calls": float(sum(self.tools.values())),
         }
@@ -237,7 +287,9 @@ LINE = msgspec.json.Decoder(Line)
 
 
 def read_scores(path: PathLike, at_most: int | None = None) -> Iterator[Line]:
-    """Yield the lines of a `scores.jsonl`, or only the first `at_most`; raises `DataError` for one that is none."""
+    """Yield the lines of a `scores.jsonl`, or the first `at_most` of them. Raises `DataError` for a
+    line that holds no row's scores.
+    """
     for number, data in islice(read_lines(path), at_most):
         try:
             line = LINE.decode(data)
@@ -247,59 +299,69 @@ def read_scores(path: PathLike, at_most: int | None = None) -> Iterator[Line]:
 
 
 class ScoreLog(Ledger):
-    """The open file. What an earlier run left in it is found by the row's digest, wherever the row stands now.
+    """The open `scores.jsonl` of an audit.
 
-    `rows` are those of this run, `places` where their lines begin, kept instead of the lines to save memory.
+    A row that an earlier run scored is recognised by its digest, wherever it stands in the source
+    now. `rows` are the rows of this run, and `places` the offsets in the file at which their lines
+    begin: the lines themselves stay on disk.
     """
 
     def __init__(self, path: Path, resume: bool = True) -> None:
         super().__init__(path, "audit", anew=not resume)
-        self.rows, self.places = array("q"), array("q")
-        self._known: dict[str, int] = {}
+        self.rows = array("q")
+        self.places = array("q")
+        self._earlier: dict[str, int] = {}  # places of the lines of earlier runs, by digest
         for place, data in self.read():
             with suppress(ValueError):  # a damaged line: its row is scored again
                 line = LINE.decode(data)
-                self._known.pop(
-                    line.digest, None
-                )  # also where the later line abstained: it is asked again
+                # a later line counts, also where its judge abstained: the row is scored again
+                self._earlier.pop(line.digest, None)
                 if line.complete:
-                    self._known[line.digest] = place
+                    self._earlier[line.digest] = place
 
-    def holds(self, row: int, digest: str) -> bool:
-        """Whether an earlier run scored this row completely; it then counts as a row of this run."""
-        if digest in self._known:
-            self.rows.append(row)
-            self.places.append(self._known[digest])
-        return digest in self._known
+    def reuse(self, row: int, digest: str) -> bool:
+        """Whether an earlier run scored this row completely. If so, its line is one of this run."""
+        if digest not in self._earlier:
+            return False
+        self.rows.append(row)
+        self.places.append(self._earlier[digest])
+        return True
 
     def add(self, lines: Mapping[int, bytes]) -> None:
+        """Append the lines, which are by the numbers of their rows."""
         self.places.extend(self.append(list(lines.values())))
         self.rows.extend(lines)
 
     def finish(self, whole: bool) -> None:
-        """Put the file in the source's order, each row once; it is replaced only when the new one is complete.
+        """Put the file in the source's order, with one line for each row. The file is replaced only
+        when the new one is complete.
 
-        Where this run saw the `whole` source, lines of other rows are of a source that has changed, and go; otherwise
-        they follow at the end.
+        Where this run saw the `whole` source, lines of other rows are left out: they are of a
+        source that has changed since. Otherwise they follow at the end.
         """
-        if not self._known and self.count == len(self.places):
-            return  # a first run, whose lines are in order
-        rows, places = set(self.rows), set(self.places)
-        others = (
-            []
-            if whole
-            else [place for place in sorted(self._known.values()) if place not in places]
-        )
-        rest = (line for line in map(self.line, others) if LINE.decode(line).row not in rows)
-        self.replace(
-            chain(
-                (self._numbered(self.rows[at], self.places[at]) for at in np.argsort(self.rows)),
-                rest,
-            )
-        )
+        first_run = not self._earlier and self.count == len(self.places)
+        if first_run:
+            return  # its lines are in order
+        self.replace(chain(self._lines_of_this_run(), () if whole else self._other_lines()))
+
+    def _lines_of_this_run(self) -> Iterator[bytes]:
+        for index in np.argsort(self.rows):
+            yield self._numbered(self.rows[index], self.places[index])
+
+    def _other_lines(self) -> Iterator[bytes]:
+        rows = set(self.rows)
+        places = set(self.places)
+        for place in sorted(self._earlier.values()):
+            if place in places:
+                continue
+            line = self.line(place)
+            if LINE.decode(line).row not in rows:
+                yield line
 
     def _numbered(self, row: int, place: int) -> bytes:
-        """The line at this place as that of the row, which may stand elsewhere than when it was scored."""
+        """The line at this place with the row's present number, which may have changed since it was
+        scored.
+        """
         line = self.line(place)
         if line.startswith(b'{"row":%d,' % row):
             return line

@@ -1,4 +1,6 @@
-"""Means and other statistics with their intervals: no number without its n."""
+"""Means and other statistics, each with its interval and the number of questions that it rests
+on.
+"""
 
 import math
 from collections import defaultdict
@@ -13,20 +15,30 @@ from numpy.typing import ArrayLike, NDArray
 from ..errors import DataError
 
 Floats = NDArray[np.float64]
-Clusters = Sequence[Hashable] | NDArray[np.int64]  # the question of each row, by name, or by number
+Clusters = Sequence[Hashable] | NDArray[np.int64]
+"""The question of each row, by its name or its number."""
 Columns = Mapping[Any, Sequence[float] | Floats]
-"""What is summed, by name: a number a rollout. A rollout with nothing but zeros says nothing and is left out."""
+"""The values that a statistic sums up, by name: one for each rollout. A rollout whose values are
+all zeros is left out.
+"""
 Function = Callable[[Mapping[Any, Floats]], Floats]
-"""Maps the columns' sums in each draw to (draws,); NaN where it is undefined."""
+"""A statistic of columns: takes their sums in each draw, of shape (draws,), and returns its values,
+of the same shape; NaN where it is undefined.
+"""
 DRAWS = 2000
-_CELLS = 4_000_000  # of a block of resamples: 32 MB
+_CELLS = 4_000_000  # the largest number of cells in a block of resamples: 32 MB
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """A statistic, its confidence interval, and the number of independent units (questions) behind it.
+    """A statistic with its 95 % confidence interval.
 
-    `None` where there is nothing to compute from: `value` with n = 0; `low`, `high` and `stderr` where n is too small.
-    `not_applicable` counts the rollouts that the measure says nothing about, `abstained` those without a verdict.
+    Attributes:
+        value: `None` with n = 0, and where a judge abstained too often.
+        low, high: the interval; `None` if n is too small for one.
+        n: the number of independent units, which are questions.
+        stderr: the standard error; `None` if n is too small for one.
+        not_applicable: the number of rollouts that the metric does not apply to.
+        abstained: the number of rollouts without a verdict of the judge.
     """
 
     value: float | None
@@ -40,23 +52,25 @@ class Estimate(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         if self.value is None:
             return f"- (n={self.n})"
-        band = (
-            "" if self.low is None or self.high is None else f" [{self.low:.3f}, {self.high:.3f}]"
-        )
+        band = ""
+        if self.low is not None and self.high is not None:
+            band = f" [{self.low:.3f}, {self.high:.3f}]"
         return f"{self.value:.3f}{band} (n={self.n})"
 
 
-NOTHING = Estimate(None, None, None, 0, None)
-MISSING = 0.1  # of the rows may a judge leave open before the others' mean is no longer given
+NOTHING = Estimate(value=None, low=None, high=None, n=0, stderr=None)
+MOST_ABSTAINED = 0.1
+"""If a judge abstains from a larger share of the rows, the mean of the others is not given."""
 
 
 def left_out(estimate: Estimate, rows: int, not_applicable: int, abstained: int) -> Estimate:
-    """The estimate over `rows` rows with what was left out of it.
+    """The estimate over `rows` rows, with the numbers of the rows that were left out of it.
 
-    It has no value when judges left open more than a tenth of the rows: some rows need no judge (an exact match, a
-    search without a thought), so that what an outage leaves is a biased sample.
+    It has no value when judges abstained from more than a tenth of the rows. Some rows need no
+    judge (an exact match, a search without a thought), so that the rows that an outage leaves are a
+    biased sample.
     """
-    if abstained > MISSING * (rows + abstained):
+    if abstained > MOST_ABSTAINED * (rows + abstained):
         estimate = msgspec.structs.replace(NOTHING, n=estimate.n)
     return msgspec.structs.replace(estimate, not_applicable=not_applicable, abstained=abstained)
 
@@ -73,8 +87,9 @@ def mean_ci(
     anything else:               mean ± t_{n-1} · s / √n, cut at `bounds`
     ```
 
-    `clusters` are the question of each value: rollouts of a question are averaged first and n counts questions.
-    `bounds` are what the values can be. Anything but (0, 1) says that zeros and ones are not shares.
+    `clusters` are the questions of the values: values of a question are averaged first, and n
+    counts questions. `bounds` are the lowest and the highest possible value. With other bounds than
+    (0, 1), zeros and ones are not taken for shares.
 
     Example:
         >>> print(mean_ci([1, 1, 1, 0]))
@@ -87,13 +102,14 @@ def mean_ci(
     if not data.size:
         return NOTHING
     n, mean = len(data), float(data.mean())
-    # Student's interval of all zeros or all ones has no width, however few there are; Wilson's has
+    # With only zeros or only ones Student's interval would have no width, but Wilson's has one
     if bounds in (None, (0, 1)) and np.isin(data, (0.0, 1.0)).all():
         z = NormalDist().inv_cdf(0.975)
         middle = (mean + z * z / (2 * n)) / (1 + z * z / n)
         half = z / (1 + z * z / n) * math.sqrt(mean * (1 - mean) / n + z * z / (4 * n * n))
-        # exactly 0 and 1 at the ends, where rounding would leave a little more or less
-        low, high = (0.0 if mean == 0 else middle - half), (1.0 if mean == 1 else middle + half)
+        # Exactly 0 and 1 at the ends, which rounding would miss by a little
+        low = 0.0 if mean == 0 else middle - half
+        high = 1.0 if mean == 1 else middle + half
         return Estimate(mean, low, high, n, math.sqrt(mean * (1 - mean) / n))
     if n == 1:
         return Estimate(mean, None, None, 1, None)
@@ -106,7 +122,7 @@ def mean_ci(
 def question_means(
     questions: Sequence[Hashable], values: Sequence[float | None]
 ) -> dict[Hashable, float]:
-    """The mean value of each question, in order of appearance; values that are `None` are left out."""
+    """The mean value of each question, in order of appearance, without values that are `None`."""
     groups: dict[Hashable, list[float]] = defaultdict(list)
     for question, value in zip(questions, values, strict=True):
         if value is not None:
@@ -128,28 +144,36 @@ def bootstrap(
 ) -> Estimate:
     """Percentile bootstrap of a statistic that is a function of sums over the resampled rows.
 
-    `features` are (n,) or (n, k), one row a rollout: its value, its calls of each tool, …. `statistic` maps the sums of
-    each draw, (draws, k), to (draws,); draws where it is NaN are left out. The default is the mean of the first column.
-    `clusters` are the question of each row; questions, not rows, are resampled.
+    Args:
+        features: of shape (n,) or (n, k), one row for each rollout, such as its value, or its calls
+            of each tool.
+        statistic: maps the sums of each draw, (draws, k), to values, (draws,). Draws where it is
+            NaN are left out. By default it is the mean of the first column.
+        clusters: the question of each row. Questions are resampled, not rows.
+        draws: the number of resamples.
+        seed: of the resamples.
     """
     rows = _finite(features)
     if not rows.size:
         return NOTHING
-    rows = rows[:, None] if rows.ndim == 1 else rows
+    if rows.ndim == 1:
+        rows = rows[:, None]
     if statistic is None:
-        rows, statistic = (
-            np.column_stack([rows[:, 0], np.ones(len(rows))]),
-            lambda sums: sums[:, 0] / sums[:, 1],
-        )
+        rows = np.column_stack([rows[:, 0], np.ones(len(rows))])
+        statistic = _ratio
     if clusters is not None:
         unit = numbered(clusters)
         sums = np.zeros((unit.max() + 1, rows.shape[1]))
         np.add.at(sums, unit, rows)
         rows = sums
     value = float(statistic(rows.sum(axis=0, keepdims=True))[0])
-    # a draw is how often each row was picked, so that all draws are one matrix product
+    # A draw is the number of times that each row was picked, so that all draws are one product
     blocks = (statistic(weights @ rows) for weights in resampled(len(rows), draws, seed))
     return percentile_interval(value, blocks, len(rows))
+
+
+def _ratio(sums: Floats) -> Floats:
+    return sums[:, 0] / sums[:, 1]
 
 
 def numbered(names: Clusters) -> NDArray[np.int64]:
@@ -162,7 +186,9 @@ def numbered(names: Clusters) -> NDArray[np.int64]:
 
 
 def resampled(n: int, draws: int = DRAWS, seed: int = 0) -> Iterator[Floats]:
-    """How often each of `n` units is drawn in each resample: blocks of (some draws, n), together `draws` of them."""
+    """Yield how often each of `n` units is drawn, in blocks of shape (some draws, n) that have
+    `draws` rows together.
+    """
     rng = np.random.default_rng(seed)
     block = max(1, _CELLS // n)
     for start in range(0, draws, block):
@@ -172,21 +198,30 @@ def resampled(n: int, draws: int = DRAWS, seed: int = 0) -> Iterator[Floats]:
 
 
 def percentile_interval(value: float, blocks: Iterable[Floats], n: int) -> Estimate:
-    """`value` with the 95 % interval that its resamples span, those that are NaN left out; none with a single unit, or
-    fewer than two resamples. A value that is NaN becomes `None`.
+    """The value with the 95 % interval of its resamples, without those that are NaN.
+
+    There is no interval with a single unit, or fewer than two resamples. A value that is NaN
+    becomes `None`.
     """
     if math.isnan(value):
-        return Estimate(None, None, None, n, None)
-    drawn = np.concatenate(list(blocks)) if n > 1 else np.zeros(0)
-    drawn = drawn[~np.isnan(drawn)]
-    if len(drawn) < 2:
-        return Estimate(value, None, None, n, None)
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return Estimate(value, float(low), float(high), n, float(drawn.std(ddof=1)))
+        return msgspec.structs.replace(NOTHING, n=n)
+    without_interval = msgspec.structs.replace(NOTHING, n=n, value=value)
+    if n < 2:
+        return without_interval
+    resamples = np.concatenate(list(blocks))
+    resamples = resamples[~np.isnan(resamples)]
+    if len(resamples) < 2:
+        return without_interval
+    low, high = np.quantile(resamples, [0.025, 0.975])
+    return Estimate(
+        value=value, low=float(low), high=float(high), n=n, stderr=float(resamples.std(ddof=1))
+    )
 
 
 def pooled_estimate(columns: Columns, function: Function, questions: Clusters) -> Estimate:
-    """The function of all rollouts' sums with its bootstrap interval; n counts the questions that say something."""
+    """The function of the sums over all rollouts, with its bootstrap interval. n counts the
+    questions of rollouts whose values are not all zeros.
+    """
     table = as_table(columns, list(columns), len(questions))
     used: NDArray[np.bool_] = np.any(table, axis=1)
     estimate = bootstrap(
@@ -199,42 +234,50 @@ def pooled_difference(
     first: Columns,
     second: Columns,
     function: Function,
-    asked: tuple[Sequence[Hashable], Sequence[Hashable]],
+    questions_of_sides: tuple[Sequence[Hashable], Sequence[Hashable]],
 ) -> Estimate:
-    """second - first over the questions that both were `asked`, which are resampled for both alike; n counts those that
-    say something in either.
+    """The function of the second columns minus that of the first, over the questions of both sides.
+
+    The same resamples of questions are taken for both. n counts the shared questions with a value
+    other than zero on either side.
     """
-    keys, questions = list({**first, **second}), [*asked[0], *asked[1]]
-    left, right = as_table(first, keys, len(asked[0])), as_table(second, keys, len(asked[1]))
-    # columns of its own for each side, so that one draw of questions sums both
+    first_questions, second_questions = questions_of_sides
+    questions = [*first_questions, *second_questions]
+    keys = list({**first, **second})
+    left = as_table(first, keys, len(first_questions))
+    right = as_table(second, keys, len(second_questions))
+    # Each side has columns of its own, so that one draw of questions sums both
     table = np.block([[left, np.zeros_like(left)], [np.zeros_like(right), right]])
-    telling = {question for question, row in zip(questions, table, strict=True) if row.any()}
-    shared = telling.intersection(*asked)
-    kept = [place for place, question in enumerate(questions) if question in shared]
+    with_values = {question for question, row in zip(questions, table, strict=True) if row.any()}
+    shared = with_values.intersection(first_questions, second_questions)
+    places = [place for place, question in enumerate(questions) if question in shared]
 
     def change(sums: Floats) -> Floats:
         before, after = np.split(sums, 2, axis=1)
         return function(by_name(keys, after)) - function(by_name(keys, before))
 
-    return bootstrap(table[kept], change, [questions[place] for place in kept])
+    return bootstrap(table[places], change, [questions[place] for place in places])
 
 
 def as_table(columns: Columns, keys: Sequence[Any], rows: int) -> Floats:
-    nothing = np.zeros(rows)
-    return (
-        np.array([columns.get(key, nothing) for key in keys], dtype=np.float64)
-        .reshape(len(keys), rows)
-        .T
-    )
+    """The columns with these keys as a table of shape (rows, keys); zeros for one that is
+    missing.
+    """
+    zeros = np.zeros(rows)
+    table = np.array([columns.get(key, zeros) for key in keys], dtype=np.float64)
+    return table.reshape(len(keys), rows).T
 
 
 def by_name(keys: Iterable[Any], sums: Floats) -> dict[Any, Floats]:
+    """The columns of a table of sums, by their keys."""
     return dict(zip(keys, sums.T, strict=True))
 
 
 def t_quantile(p: float, df: int) -> float:
-    """Quantile of Student's t: closed forms for 1 and 2 degrees of freedom, else an expansion in 1/df (to 0.2 %)."""
-    # scipy, for this alone, would be larger than the rest of a core install
+    """The quantile of Student's t: exact for 1 and 2 degrees of freedom, else by an expansion in
+    1/df, which is right to 0.2 %.
+    """
+    # scipy would be larger than the rest of a core install
     if df == 1:
         return math.tan(math.pi * (p - 0.5))
     if df == 2:
@@ -251,7 +294,7 @@ def t_quantile(p: float, df: int) -> float:
 
 
 def divided(above: Floats, below: Floats) -> Floats:
-    """The quotients; NaN where `below` is not positive."""
+    """`above / below`, and NaN where `below` is not positive."""
     return np.divide(above, below, out=np.full_like(above, np.nan), where=below > 0)
 
 

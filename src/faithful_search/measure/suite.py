@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 
 import msgspec
 
 from ..errors import DataError
-from ..judges import Judge, is_lexical, reads_queries
-from ..judges.facts import FactsJudge
+from ..inference.once import AskedOnce
+from ..judges import Judge
 from ..rewards import (
     AnswerSupport,
     Citation,
@@ -17,19 +18,22 @@ from ..rewards import (
     EvidenceSensitivity,
     Format,
     Reward,
+    Score,
 )
 from ..rollout import Engine
 from ..tasks import Task
 from ..trajectory import Trajectory
 from ..world import chains_of
+from ..world.facts import FactsJudge
 from . import metrics
 from .behaviour import no_share, normalized_entropy, retry_share, tool_counts
 from .controls import EM_UNREMEMBERED, QUESTIONS, control_tasks, control_values, unremembered
 from .evaluation import ENTROPY, Evaluation, run_episodes
 from .origins import Decorated
 from .probes import UNSEEN_SNIPPETS, blank_engine
-from .stats import left_out, mean_ci, pooled_estimate
+from .stats import Estimate, left_out, mean_ci, pooled_estimate
 from .verdicts import GAP, Verdicts, verdict_rows
+from .workers import progress_bar
 
 NO, RETRY = "no_on_blank", "retry_on_blank"
 
@@ -37,18 +41,24 @@ NO, RETRY = "no_on_blank", "retry_on_blank"
 def default_rewards(
     dialect: str = "pou", judge: Judge | None = None, facts: bool = False
 ) -> dict[str, Reward]:
-    """The suite's metrics that are rewards, by the name of their row.
+    """The rewards that an evaluation measures, by the names of their results.
 
-    Answer and form always; Proof-of-Use's metrics where the dialect has the verdicts that they check; VERITAS's where
-    it has not, and wherever a judge is given. `facts` says that the questions are the bundled world's. Without a judge
-    words are compared. A row's name says what made it, such as `answer_support_facts` (the world's facts),
-    `answer_support` (a judge that reads) and `answer_support_lexical`; recipes/README.md describes the rows.
+    Rewards of the answer and the form are always among them. Proof-of-Use's are if the dialect has
+    the verdicts that they check. VERITAS's are if the dialect has none, or a judge is given.
+    recipes/README.md describes the results. A name says what made the result:
+    `answer_support_facts` the world's facts, `answer_support` a judge that reads,
+    `answer_support_containment` a search for the answer's words.
+
+    Args:
+        dialect: of the policy.
+        judge: by default each reward compares words in its own way.
+        facts: the questions are the bundled world's, whose facts are known.
 
     Example:
         >>> list(default_rewards("search_r1"))[5:]
         ['info_think_lexical', 'think_search_lexical', 'think_answer_sub_em']
     """
-    reads = judge is not None and not is_lexical(judge)
+    reads = judge is not None and not judge.lexical
     rewards: dict[str, Reward] = {"exact_match": Correctness("em"), "f1": Correctness("f1")}
     if reads:
         rewards["lm_accuracy"] = Correctness("judge", judge=judge)
@@ -66,12 +76,11 @@ def default_rewards(
         }
         if facts:
             rewards["answer_support_facts"] = AnswerSupport(FactsJudge())
-        if judge is not None and (reads or not facts):
-            rewards["answer_support" if reads else "answer_support_lexical"] = AnswerSupport(judge)
-        elif not facts:
-            rewards["answer_support_lexical"] = AnswerSupport()
+        if reads or not facts:
+            support = AnswerSupport() if judge is None else AnswerSupport(judge)
+            rewards[metrics.support_row(support.judge)] = support
         states = FactsJudge() if facts else judge
-        if states is not None and reads_queries(states):
+        if states is not None and states.reads_queries:
             rewards |= {"citation_states_fact": CitationStatesFact(states), GAP: Verdicts(states)}
     if judge is not None or not cites:
         for name in (
@@ -90,49 +99,64 @@ def evaluate_policy(
     controls: int = QUESTIONS,
     folder: Path | None = None,
 ) -> Evaluation:
-    """One rollout per task, scored; a task may be given several times, intervals are then over questions.
+    """Run a policy on the tasks and measure its rollouts.
 
-    Where the dialect has verdicts each task is asked once more, with tools whose responses are blanked and for at most
-    three turns (`probes.blank_engine`). The first `controls` questions are asked again with their gold evidence
-    blocked and in changed worlds, where they are the bundled world's: see `controls`.
+    If the dialect has verdicts, each task is also run with tools whose responses are blanked, for
+    at most three turns (`probes.blank_engine`). Where a paper's zero means "does not apply", the
+    rollout is left out of the mean and counted in `not_applicable`. recipes/README.md describes the
+    results, under `evaluate.py`.
 
-    The rows are described in recipes/README.md, under `evaluate.py`. Where a paper's zero means "does not apply", the
-    rollout is left out of the mean and counted in `not_applicable`. `rewards` are by row name, by default
-    `default_rewards()` of the engine's dialect, with facts when all questions are the bundled world's. `folder` keeps
-    rollouts as they end; what it holds of the same evaluation is not run again. Raises `DataError` without a task.
+    Args:
+        engine: the policy with its tools and limits.
+        tasks: one rollout for each. A task may be given several times: intervals are over
+            questions.
+        rewards: by the names of their results; by default `default_rewards` for the engine's
+            dialect, with facts if all questions are the bundled world's.
+        controls: the first so many questions are run again, with their gold evidence blocked and in
+            changed worlds (`controls`), if they are the bundled world's.
+        folder: keeps rollouts as they end. Those that it holds are not run again.
+
+    Raises `DataError` without a task.
     """
     if not tasks:
         raise DataError("no questions to evaluate on")
-    asked = control_tasks(tasks, controls)
-    rollouts, blind, controlled = run_suite(engine, tasks, asked, folder)
-    if rewards is None:  # what the world's facts say is known of its own questions only
+    rollouts, blind, controlled = run_suite(engine, tasks, control_tasks(tasks, controls), folder)
+    if rewards is None:
         facts = all(task.question in chains_of() for task in tasks)
         rewards = default_rewards(engine.dialect.name, facts=facts)
-    bound = {name: reward.bind(policy=engine.generator) for name, reward in rewards.items()}
-    questions = [task.id for task in tasks]
-    forced, names = engine.limits.force_answer, engine.toolbox.names
+    policy = AskedOnce(engine.generator)
     return evaluate_rollouts(
-        rollouts, questions, bound, names, forced, blind, controlled, unremembered(tasks)
+        rollouts,
+        questions=[task.id for task in tasks],
+        rewards={name: reward.bind(policy=policy) for name, reward in rewards.items()},
+        tools=engine.toolbox.names,
+        forced=engine.limits.force_answer,
+        blind=blind,
+        controls=controlled,
+        unremembered=unremembered(tasks),
     )
 
 
 def run_suite(
     engine: Engine, tasks: Sequence[Task], controls: Sequence[Task], folder: Path | None = None
 ) -> tuple[list[Trajectory], list[Trajectory], list[Trajectory]]:
-    """Rollouts of the tasks; of the same with blanked tools, where the dialect has verdicts to see in them; of the
-    control tasks. With a folder as `run_episodes` with a file.
+    """The rollouts of the tasks, those of the tasks with blanked tools, and those of the control
+    tasks.
+
+    Rollouts with blanked tools are made only if the dialect has verdicts, which say whether the
+    policy notices. A `folder` keeps each of the three in a file, as `run_episodes` does.
     """
-    seen = tasks if Citation().covers(engine.dialect.name) else ()
-    asked = {
-        "evaluating": (engine, tasks),
-        "blanked": (blank_engine(engine), seen),
-        "controls": (engine, controls),
-    }
-    rollouts, blanked, controlled = (
-        run_episodes(agent, own, what, folder and folder / f"{what}.jsonl")
-        for what, (agent, own) in asked.items()
-    )
-    return rollouts, blanked, controlled
+    engine = copy(engine)
+    engine.generator = AskedOnce(engine.generator)
+    has_verdicts = Citation().covers(engine.dialect.name)
+
+    def run(agent: Engine, tasks: Sequence[Task], condition: str) -> list[Trajectory]:
+        file = None if folder is None else folder / f"{condition}.jsonl"
+        return run_episodes(agent, tasks, condition, file)
+
+    rollouts = run(engine, tasks, "evaluating")
+    blanked = run(blank_engine(engine), tasks if has_verdicts else (), "blanked")
+    return rollouts, blanked, run(engine, controls, "controls")
 
 
 def evaluate_rollouts(
@@ -145,67 +169,61 @@ def evaluate_rollouts(
     controls: Sequence[Trajectory] = (),
     unremembered: Collection[str] | None = None,
 ) -> Evaluation:
-    """Score rollouts that exist already: `evaluate_policy` without the running.
+    """Measure rollouts that exist already.
 
-    `questions` are the question's id of each, `rewards` by row name (those that need the policy have it bound), `tools`
-    the names of those available. `forced` says that agents were made to answer. `blind` are rollouts of the same
-    questions with blanked tools, in the same order, `controls` those of `control_tasks`; `unremembered` the questions
-    that `exact_match_unremembered` is of, `None` leaves that row out.
+    Args:
+        trajectories: the rollouts.
+        questions: the id of each rollout's question.
+        rewards: by the names of their results. Those that need the policy have it bound.
+        tools: the names of the tools that could be called.
+        forced: answers could be forced after the last turn.
+        blind: rollouts of the same questions, in the same order, with blanked tools.
+        controls: rollouts of `control_tasks`.
+        unremembered: the questions that `exact_match_unremembered` is computed for; `None` leaves
+            that result out.
+
+    Raises `DataError` if there is not one question for each rollout.
     """
     if len(questions) != len(trajectories):
         raise DataError(
             f"{len(trajectories)} trajectories for {len(questions)} question ids: give one for each"
         )
-    scores = {name: reward.score_batch(trajectories) for name, reward in rewards.items()}
-    # `Verdicts` has no value for a rollout: its rows are computed from all rollouts together
+    with progress_bar(total=len(rewards), desc="scoring", unit="metric") as bar:
+        scores = {}
+        for name, reward in rewards.items():
+            scores[name] = reward.score_batch(trajectories)
+            bar.update(1)
+    # `Verdicts` has no value for a single rollout: its results come from all rollouts together
     seen = scores.pop(GAP, [])
     values = {
         name: [rewards[name].measure(score) for score in column] for name, column in scores.items()
     }
-    calls = [tool_counts([item]) for item in trajectories]
-    # a rollout of others may not say how it ended
-    ended = [
-        item.stop_reason or ("answered" if item.answer is not None else "unknown")
-        for item in trajectories
-    ]
-    for reason in ("answered", "answered_forced") if forced else ("answered",):
-        values[reason] = [float(reason == own) for own in ended]
-    values["calls"] = [float(own.total()) for own in calls]
+    calls = [tool_counts([rollout]) for rollout in trajectories]
+    endings = [_ending(rollout) for rollout in trajectories]
+    for ending in ("answered", "answered_forced") if forced else ("answered",):
+        values[ending] = [float(ending == actual) for actual in endings]
+    values["calls"] = [float(counts.total()) for counts in calls]
     values |= control_values(trajectories, questions, controls)
     if unremembered is not None and "exact_match" in values:
-        paired = zip(values["exact_match"], questions, strict=True)
         values[EM_UNREMEMBERED] = [
-            value if question in unremembered else None for value, question in paired
+            value if question in unremembered else None
+            for value, question in zip(values["exact_match"], questions, strict=True)
         ]
-    scored = []
-    for number, item in enumerate(trajectories):
-        own = {name: column[number] for name, column in values.items()}
-        reasons = {
-            name: column[number].why for name, column in scores.items() if column[number].why
-        }
-        scored.append(
-            msgspec.structs.replace(item, meta={**item.meta, "scores": own, "reasons": reasons})
-        )
-    # below, what other episodes than these were measured by
+    scored = _with_scores(trajectories, values, scores)
+    # The values from here on are of other rollouts than these
     if blind:
-        values[NO] = [no_share(item) for item in blind]
+        values[NO] = [no_share(rollout) for rollout in blind]
         if len(tools) > 1:
-            values[RETRY] = [retry_share(item, tools) for item in blind]
-    bounds = {name: reward.bounds for name, reward in rewards.items()} | {"calls": (0.0, math.inf)}
+            values[RETRY] = [retry_share(rollout, tools) for rollout in blind]
+    bounds = {name: reward.bounds for name, reward in rewards.items()}
+    bounds["calls"] = (0.0, math.inf)
     rows = {}
     for name, column in values.items():
-        kept = [
-            (value, question)
-            for value, question in zip(column, questions, strict=True)
-            if value is not None
-        ]
-        estimate = mean_ci(
-            [value for value, _ in kept], [name for _, name in kept], bounds.get(name, (0.0, 1.0))
-        )
         abstained = sum(bool(score.parts.get("abstained")) for score in scores.get(name, []))
-        rows[name] = left_out(estimate, len(kept), len(column) - len(kept) - abstained, abstained)
-    rows |= verdict_rows(seen, questions) if GAP in rewards else {}
-    tool_calls = {tool: [own[tool] for own in calls] for tool in tools}
+        rows[name] = _estimate(column, questions, bounds.get(name, (0.0, 1.0)), abstained)
+    if GAP in rewards:
+        rows |= verdict_rows(seen, questions)
+    tool_calls = {tool: [counts[tool] for counts in calls] for tool in tools}
     if len(tools) > 1:
         rows[ENTROPY] = pooled_estimate(tool_calls, normalized_entropy, questions)
     return Evaluation(
@@ -216,4 +234,52 @@ def evaluate_rollouts(
         verdicts=[score.parts["verdicts"] for score in seen],
         made_by={name: repr(reward) for name, reward in rewards.items()},
         trajectories=scored,
+    )
+
+
+def _ending(rollout: Trajectory) -> str:
+    """Why the rollout ended. One that another program made may not say it."""
+    if rollout.stop_reason:
+        return rollout.stop_reason
+    return "unknown" if rollout.answer is None else "answered"
+
+
+def _with_scores(
+    trajectories: Sequence[Trajectory],
+    values: Mapping[str, Sequence[float | None]],
+    scores: Mapping[str, Sequence[Score]],
+) -> list[Trajectory]:
+    """The rollouts with their `scores` and `reasons` in `meta`."""
+    scored = []
+    for number, rollout in enumerate(trajectories):
+        reasons = {name: column[number].why for name, column in scores.items()}
+        meta = {
+            **rollout.meta,
+            "scores": {name: column[number] for name, column in values.items()},
+            "reasons": {name: why for name, why in reasons.items() if why},
+        }
+        scored.append(msgspec.structs.replace(rollout, meta=meta))
+    return scored
+
+
+def _estimate(
+    column: Sequence[float | None],
+    questions: Sequence[str],
+    bounds: tuple[float, float],
+    abstained: int,
+) -> Estimate:
+    """The mean over questions of the rollouts that have a value. `abstained` of those without one
+    have no verdict of a judge.
+    """
+    values = []
+    questions_of_values = []
+    for value, question in zip(column, questions, strict=True):
+        if value is not None:
+            values.append(value)
+            questions_of_values.append(question)
+    return left_out(
+        mean_ci(values, questions_of_values, bounds),
+        rows=len(values),
+        not_applicable=len(column) - len(values) - abstained,
+        abstained=abstained,
     )

@@ -17,7 +17,8 @@ EXAMPLE, QUESTION, REFERENCE = bundled_json("example_trajectory.json")
 def explain(
     metric: "TrajectoryMetric", text: str, question: str = "", reference: str = "", **settings: Any
 ) -> tuple[str, list[list[str]]]:
-    """What is said about one trajectory, and a row for each result: its name, its value, the reason.
+    """What is said about one trajectory, and a row for each result: its name, its value, the
+    reason.
 
     `reference` has gold answers, one a line; `settings` are those of `compute`.
     """
@@ -29,25 +30,28 @@ def explain(
         )
     except FaithfulSearchError as error:
         return str(error), []  # the page shows what is wrong in place of the summary
-    found = result["details"][0]
+    details = result["details"][0]
     rows = [
         [
             name,
             "does not apply" if score["value"] is None else f"{score['value']:.3f}",
             score["why"],
         ]
-        for name, score in found["scores"].items()
+        for name, score in details["scores"].items()
     ]
-    issues = ", ".join(f"{kind} ({count})" for kind, count in found["issues"].items()) or "none"
+    issues = ", ".join(f"{kind} ({count})" for kind, count in details["issues"].items()) or "none"
     judge = result["judge"] or "none needed"
     return (
-        f"dialect: {found['dialect']}; answer: {found['answer']}; issues: {issues}; judge: {judge}",
+        f"dialect: {details['dialect']}; answer: {details['answer']}; issues: {issues}; judge: "
+        f"{judge}",
         rows,
     )
 
 
 def build(metric: "TrajectoryMetric", **settings: Any) -> "gradio.Blocks":
-    """The page, ready to `launch`. What is shown of a trajectory is plain text: nothing in it is rendered."""
+    """The page, ready to `launch`. What is shown of a trajectory is plain text: nothing in it is
+    rendered.
+    """
     import gradio
 
     inputs = [
@@ -62,7 +66,7 @@ def build(metric: "TrajectoryMetric", **settings: Any) -> "gradio.Blocks":
     )
     outputs = [gradio.Textbox(label="Read as"), table]
     scored = partial(explain, metric, **settings)
-    told = {"title": metric.name, "description": metric.description}
+    texts = {"title": metric.name, "description": metric.description}
     return gradio.Interface(
-        scored, inputs, outputs, **told, api_name="score", flagging_mode="never"
+        scored, inputs, outputs, **texts, api_name="score", flagging_mode="never"
     )

@@ -1,4 +1,4 @@
-"""Work on batches in several processes, results in order, only a few batches under way."""
+"""Work on batches in several processes, with the results in order."""
 
 import os
 import signal
@@ -16,14 +16,16 @@ from ..errors import ConfigError
 T = TypeVar("T")
 R = TypeVar("R")
 WORTH_A_POOL = 8
-"""Batches; starting processes takes longer than working on fewer."""
+"""The number of batches from which on processes are started: it takes longer than to work on
+fewer.
+"""
 _function: Callable[[Any], Any]
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Lists of `size` items, the last one maybe shorter."""
-    rest = iter(items)
-    while part := list(islice(rest, size)):
+    """Yield lists of `size` items; the last one may be shorter."""
+    iterator = iter(items)
+    while part := list(islice(iterator, size)):
         yield part
 
 
@@ -35,16 +37,19 @@ def progress_bar(**settings: Any) -> Any:
 
 
 def in_order(function: Callable[[T], R], batches: Iterator[T], workers: int) -> Iterator[R]:
-    """What the function gives for each batch, in order; with one worker, or few batches, in this process.
+    """Yield the results of the function for each batch, in order.
 
-    It is pickled once for each process, with at most two batches under way. Raises `ConfigError` when a process died.
+    With one worker, or few batches, all is done in this process. Otherwise the function is pickled
+    once for each process, and at most two batches for each process are under way. Raises
+    `ConfigError` when a process died.
     """
     first = list(islice(batches, WORTH_A_POOL)) if workers > 1 else []
     batches = chain(first, batches)
     if len(first) < WORTH_A_POOL:
         yield from map(function, batches)
         return
-    # Spawned, not forked: the parent may have threads, of a judge's client or of numpy, that a fork would break
+    # Spawned, not forked: the parent may have threads, of a judge's client or of numpy, that a fork
+    # would break
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _set_up, (function,))
     waiting: deque[Future[R]] = deque()
     try:
@@ -66,16 +71,15 @@ def in_order(function: Callable[[T], R], batches: Iterator[T], workers: int) -> 
 def _set_up(function: Callable[[Any], Any]) -> None:
     global _function
     _function = function
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches workers too, but the parent decides what happens
+    # Ctrl-C reaches workers, too, but the parent decides what happens
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    if (
-        parent := parent_process()
-    ) is not None:  # one that is killed cannot tell its workers to end
+    """End this worker with its parent: a parent that is killed cannot tell its workers to end."""
+    parent = parent_process()
+    if parent is not None:
         parent.join()
         os._exit(1)
 

@@ -1,4 +1,6 @@
-"""Files of results and cards: each appears under its name only when it is complete, and holds no secret."""
+"""Write files of results, and cards. A file appears under its name when it is complete, and results
+and cards hold no secret.
+"""
 
 import json
 import os
@@ -11,13 +13,15 @@ from typing import Any
 import msgspec
 
 from ..errors import DataError
-from ..text import as_markdown, printable
+from ..escape import Written, as_block, as_code, as_literal, finalizer
 from ..wire.files import replacing
 from ..wire.redact import redact
 
 
 def write_whole(path: Path, data: bytes) -> Path:
-    """Put this into the file, whose folder is made. Raises `DataError` when it cannot be written."""
+    """Write the file, and create its folder if needed. Returns `path`. Raises `DataError` when it
+    cannot be written.
+    """
     results_folder(path.parent)
     try:
         with replacing(path) as new:
@@ -28,9 +32,11 @@ def write_whole(path: Path, data: bytes) -> Path:
 
 
 def write_metrics(path: str | os.PathLike[str], metrics: Mapping[str, Any]) -> Path:
-    """Write JSON, without secrets (`wire.redact`); evaluations, estimates and other values in it become dictionaries.
+    """Write JSON without secrets (`wire.redact`). Evaluations, estimates and other values become
+    dictionaries.
 
-    Raises `DataError` for a value that JSON has no form for, NaN included, and when it cannot be written.
+    Raises `DataError` for a value that JSON has no form for, such as NaN, and when the file cannot
+    be written.
     """
     try:
         plain = redact(dict(metrics))
@@ -39,47 +45,55 @@ def write_metrics(path: str | os.PathLike[str], metrics: Mapping[str, Any]) -> P
             indent=2,
             ensure_ascii=False,
             allow_nan=False,
-            default=lambda one: redact(_plain(one)),
+            default=lambda value: redact(_plain(value)),
         )
     except (TypeError, ValueError) as error:
         raise DataError(f"{path}: these metrics are not JSON ({error})") from error
-    return write_whole(
-        Path(path), f"{text}\n".encode(errors="replace")
-    )  # the name of a file need not be UTF-8
+    # The text may hold the name of a file, which need not be UTF-8
+    return write_whole(Path(path), f"{text}\n".encode(errors="replace"))
 
 
 def filled(package: str, template: str, **values: Any) -> str:
-    """The text of a template beside the code. Filters: `text` shows what it is given as it is in Markdown, `code` as a
-    name, which nothing in it can end, `json` as JSON.
+    """The text that a template in the package makes of these values.
+
+    Values are escaped for the kind of text that the template makes (`escape.finalizer`). Its
+    filters are `code` (a name as code in Markdown), `block` (a text between fences in Markdown),
+    `literal` (a string of Python), `json`, and `written`, for a text that is escaped already.
     """
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
-        undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        finalize=finalizer(template),
     )
     as_json = partial(json.dumps, indent=2, ensure_ascii=False, default=str)
-    environment.filters |= {"text": as_markdown, "code": _code, "json": as_json}
+    environment.filters |= {
+        "code": as_code,
+        "block": as_block,
+        "json": as_json,
+        "literal": as_literal,
+        "written": Written,
+    }
     return environment.from_string((files(package) / template).read_text("utf-8")).render(values)
 
 
 def card_of(package: str, template: str, data: Any, **values: Any) -> bytes:
-    """A card: front matter (`huggingface_hub.CardData`) and a filled template, without the secrets of `wire.redact`."""
-    return str(
-        redact(f"---\n{data.to_yaml()}\n---\n\n{filled(package, template, **values)}")
-    ).encode()
+    """A card: front matter (`huggingface_hub.CardData`) and a filled template, without the secrets
+    of `wire.redact`.
+    """
+    text = f"---\n{data.to_yaml()}\n---\n\n{filled(package, template, **values)}"
+    return str(redact(text)).encode()
 
 
 def results_folder(out: Path) -> Path:
-    """The folder, made where it does not exist. Raises `DataError` when it cannot be."""
+    """Create the folder if needed, and return it. Raises `DataError` when it cannot be created."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"cannot make the folder {out}: {error}") from error
     return out
-
-
-def _code(name: str) -> str:
-    return f"`{printable(' '.join(name.split())).replace('`', chr(39)).replace('|', '¦')}`"
 
 
 def _plain(value: Any) -> Any:

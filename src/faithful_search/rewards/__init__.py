@@ -1,7 +1,10 @@
-"""Rewards: each reads a `Trajectory` and says how faithful it is, and why. One file each, found by its name."""
+"""Rewards: each reads a `Trajectory` and says how faithful it is, and why. One file each, found by
+its name.
+"""
 
 import sys
 from dataclasses import replace
+from functools import cache
 from typing import Any, Literal
 
 from .. import registry
@@ -9,14 +12,24 @@ from ..errors import ConfigError
 from ..judges import GroundingJudge, Judge
 from .answer_likelihood_gap import AnswerLikelihoodGap as AnswerLikelihoodGap
 from .answer_support import AnswerSupport as AnswerSupport
-from .base import JudgedReward as JudgedReward, Reward as Reward, Score as Score
+from .base import (
+    Column as Column,
+    JudgedReward as JudgedReward,
+    Result as Result,
+    Reward as Reward,
+    Score as Score,
+)
 from .citation import (
     Citation as Citation,
     cited_evidence as cited_evidence,
     step_validity as step_validity,
 )
+from .citation_coverage import CitationCoverage as CitationCoverage
+from .citation_returned import CitationReturned as CitationReturned
 from .citation_states_fact import CitationStatesFact as CitationStatesFact
+from .citation_support import CitationSupport as CitationSupport
 from .correctness import Correctness as Correctness
+from .declined import Declined as Declined
 from .evidence_sensitivity import EvidenceSensitivity as EvidenceSensitivity
 from .format import Format as Format
 from .info_think import InfoThink as InfoThink
@@ -40,8 +53,12 @@ FAITHFULNESS = (
 
 
 def load(name: str) -> type[Reward]:
-    """The reward class of that file name, `load("citation")`. Raises `ConfigError` naming those that exist."""
-    return registry.load(sys.modules[__name__], name, Reward)
+    """The reward class of that file name, `load("citation")`; of a file elsewhere, by its path; or
+    of an entry point of the group `faithful_search.rewards`.
+
+    Raises `ConfigError` naming those that exist.
+    """
+    return registry.find(sys.modules[__name__], name, Reward, names())
 
 
 def names() -> list[str]:
@@ -49,9 +66,35 @@ def names() -> list[str]:
     return registry.names(sys.modules[__name__], Reward)
 
 
+@cache
+def results() -> dict[str, Result]:
+    """What readers are told of each reward's results, by what these are called."""
+    return {name: result for kind in map(load, names()) for name, result in kind.results.items()}
+
+
+@cache
+def titles() -> dict[str, str]:
+    """The titles of rewards' rows in a model card, by the rows' names."""
+    return {row: title for kind in map(load, names()) for row, title in kind.titles.items()}
+
+
+@cache
+def columns() -> dict[str, Column]:
+    """The columns of rewards in a step's line, by the names of a mix's parts."""
+    return {part: column for kind in map(load, names()) for part, column in kind.columns.items()}
+
+
+@cache
+def labels() -> dict[str, str]:
+    """The label of each reward in a figure, by the reward's name."""
+    kinds = map(load, names())
+    return {kind.name: kind.label for kind in kinds if kind.label}
+
+
 def pou_mix(
     budget: int | None = 1,
     *,
+    paper: bool = False,
     support: Reward | None = None,
     correctness: Reward | None = None,
     sensitivity: bool = True,
@@ -60,25 +103,51 @@ def pou_mix(
     kappa: float = 10.0,
     alpha: float | None = None,
     alpha_start: float | None = None,
-    process_on_right: bool = False,
+    process_on_right: bool | None = None,
     **probing: Any,
 ) -> Mix:
-    """Proof-of-Use's objective, (R_cite + R_pt + R_a)/3 behind the format gate (equation 10), and its ablations.
+    """Proof-of-Use's objective, (R_cite + R_pt + R_a)/3 behind the format gate (equation 10), in a
+    form that cannot be earned without evidence, and its ablations.
+
+    The paper's own form can: whoever answers from memory and cites everything, or is never right
+    but copies what it cites, comes near to what honesty earns, or passes it (docs/security.md has
+    the figures). So, unless `paper`, a right answer counts only where the cited evidence holds it,
+    and not where a call looked it up; the three other rewards count on such answers only, and
+    R_pt's moves are centred. A policy that is never right then learns nothing but the format: give
+    it a cold start, or begin with `paper`.
 
     Args:
         budget: B_max, the perturbed steps of a rollout; 2 is the paper's ablation, `None` is all.
-        support, correctness: R_ans and R_anc; with `SourceGated()` as R_anc only what evidence holds counts.
+        paper: the paper's own form, whose defaults for the settings below are `Correctness()`,
+            `process_on_right=False` and `centre=False`.
+        support: R_ans, by default `AnswerSupport()`.
+        correctness: R_anc, by default `SourceGated(looked_up=False)`.
         sensitivity: `False` leaves R_pt out and averages over the two others.
-        beta, tau, kappa, alpha: of the adaptive mix; a constant alpha of 0.5 is the static mix, 0.0 leaves R_ans out.
+        beta: how much of the outcome's running mean the next batch keeps, see `Adaptive`.
+        tau: the running mean at which alpha is 0.5, see `Adaptive`.
+        kappa: how steeply alpha falls around `tau`, see `Adaptive`.
+        alpha: a constant weight of R_ans in place of the adaptive one; 0.5 is the static mix, 0.0
+            leaves R_ans out.
         alpha_start: the outcome's running mean before the first batch, see `MixState.ema`.
         process_on_right: count R_cite, R_pt and R_ans on right answers only, see `Mix.only_right`.
-        probing: other settings of R_pt, see `EvidenceSensitivity`; the defaults are the paper's.
+        probing: other settings of R_pt, see `EvidenceSensitivity`.
     """
+    if process_on_right is None:
+        process_on_right = not paper
+    if correctness is None:
+        correctness = Correctness() if paper else SourceGated(looked_up=False)
     parts: dict[str, Reward | Adaptive] = {"citation": Citation()}
     if sensitivity:
-        parts["evidence_sensitivity"] = EvidenceSensitivity(budget, **probing)
+        parts["evidence_sensitivity"] = EvidenceSensitivity(
+            budget, **{"centre": not paper, **probing}
+        )
     parts["answer"] = Adaptive(
-        support or AnswerSupport(), correctness or Correctness(), beta, tau, kappa, alpha
+        process=support or AnswerSupport(),
+        outcome=correctness,
+        beta=beta,
+        tau=tau,
+        kappa=kappa,
+        fixed=alpha,
     )
     return Mix(
         parts, only_right=tuple(parts) if process_on_right else (), state0=MixState(alpha_start)
@@ -86,7 +155,9 @@ def pou_mix(
 
 
 def answer_only_mix(correctness: Reward | None = None) -> Mix:
-    """Format and answer rewards only, on the same tools: the baseline of Proof-of-Use's ablations (DeepResearcher+)."""
+    """Format and answer rewards only, on the same tools: the baseline of Proof-of-Use's ablations
+    (DeepResearcher+).
+    """
     outcome = correctness or Correctness()
     return Mix(parts={outcome.name: outcome})
 
@@ -99,21 +170,24 @@ def self_eval_mix(
     rubric_tokens: int = 256,
     watched_by: Reward | None = None,
 ) -> Mix:
-    """The two rewards of trajectory-level self-evaluation (section 3, equations 2 and 3), without a gate.
+    """The two rewards of trajectory-level self-evaluation (section 3, equations 2 and 3), without a
+    gate.
 
     ```
     R = R_a + R_f                 final answer and format alone: the baseline
     R = 0.5·R_a + R_t + R_f       with the trajectory's rubric score
     ```
 
-    A row whose verdict could not be read has no value: neither its reward nor its advantage is made up.
+    A row whose verdict could not be read has no value: neither its reward nor its advantage is made
+    up.
 
     Args:
         trajectory: whether R_t counts.
         correctness: R_a, by default the policy's own verdict, `SelfCorrectness`.
         temperature: of the policy's verdicts.
         rubric_tokens: how long an explained score may be.
-        watched_by: scored and logged beside R_t with a weight of 0: what the policy's own scores are compared with.
+        watched_by: scored and logged beside R_t with a weight of 0: what the policy's own scores
+            are compared with.
     """
     answer, rubric = (
         correctness or SelfCorrectness(temperature),
@@ -123,7 +197,7 @@ def self_eval_mix(
         [(answer, 0.5), (rubric, 1.0)] if trajectory else [(answer, 1.0)]
     )
     weighed += [(StepFormat(), 0.2)] + ([(watched_by, 0.0)] if watched_by else [])
-    return _weighed({one.name: (one, weight) for one, weight in weighed})
+    return _weighed({reward.name: (reward, weight) for reward, weight in weighed})
 
 
 def pokee_mix(
@@ -132,19 +206,21 @@ def pokee_mix(
     metric: Literal["judge", "em", "f1"] = "judge",
     format_weight: float = 0.1,
 ) -> Mix:
-    """PokeeResearch's reward (sections 3.2 and 3.3): a right answer earns 1, a valid format a little, nothing else.
+    """PokeeResearch's reward (sections 3.2 and 3.3): a right answer earns 1, a valid format a
+    little, nothing else.
 
     ```
     R = R_correct + w_format · [the format is valid]
     ```
 
-    Nothing is gated: a right answer in a broken form counts. The paper's R_correct is AI feedback: 1 for an exact
-    match, else whether a judge says that the answer means the same.
+    Nothing is gated: a right answer in a broken form counts. The paper's R_correct is AI feedback:
+    1 for an exact match, else whether a judge says that the answer means the same.
 
     Args:
         judge: of "judge", an LLM.
         metric: how the answer is compared, see `Correctness`.
-        format_weight: what a valid format earns; 0 leaves it out. The paper gives none, 0.1 is ours.
+        format_weight: what a valid format earns; 0 leaves it out. The paper gives none, 0.1 is
+            ours.
     """
     if format_weight < 0:
         raise ConfigError(f"pokee_mix: format_weight must be at least 0, got {format_weight}")
@@ -172,16 +248,22 @@ def veritas_mix(
     R = w_em·EM + w_it·info_think + w_ts·think_search + w_ta·think_answer
     ```
 
-    A trajectory without pairs (no search, no answer) counts 0.0 there (ours), so that neither not searching nor not
-    answering earns anything. The paper's two rows are 1.0 / 0.05 / 0 / 0 (the better EM) and the default.
+    A trajectory without pairs (no search, no answer) counts 0.0 there (ours), so that neither not
+    searching nor not answering earns anything. The paper's two rows are 1.0 / 0.05 / 0 / 0 (the
+    better EM) and the default.
 
     Args:
-        judge: of info_think, and of think_search unless it has its own; by default words are compared.
-        exact_match, info_think, think_search, think_answer: the weights. A part of weight 0 is left out.
+        judge: of info_think, and of think_search unless it has its own; by default words are
+            compared.
+        exact_match: the weight of exact match; a part of weight 0 is left out.
+        info_think: the weight of `InfoThink`.
+        think_search: the weight of `ThinkSearch`.
+        think_answer: the weight of `ThinkAnswer`.
         warmup: the curriculum; its parts are of `FAITHFULNESS`, and those left out are passed over.
         soft: average the judge's p instead of its labels.
         search_judge: of think_search (the paper measures it with an NLI model).
-        answer_judge: of think_answer, by default none: the answer must occur in the last thought, as in the paper.
+        answer_judge: of think_answer, by default none: the answer must occur in the last thought,
+            as in the paper.
 
     Example:
         >>> veritas_mix(warmup=Warmup(FAITHFULNESS, 20, 30)).weights_at(25)
@@ -194,16 +276,19 @@ def veritas_mix(
         "think_search": (ThinkSearch(search_judge or judge, soft), think_search),
         "think_answer": (ThinkAnswer(answer_judge, soft), think_answer),
     }
-    kept = {name: pair for name, pair in every.items() if pair[1]}
+    weighted = {name: pair for name, pair in every.items() if pair[1]}
     if warmup is not None:  # names that no part could have stay in it, for `Mix` to refuse
         warmup = replace(
-            warmup, parts=tuple(name for name in warmup.parts if name in kept or name not in every)
+            warmup,
+            parts=tuple(name for name in warmup.parts if name in weighted or name not in every),
         )
-    absent = {name: 0.0 for name in FAITHFULNESS if name in kept}
-    return _weighed(kept, warmup=warmup, absent=absent)
+    absent = {name: 0.0 for name in FAITHFULNESS if name in weighted}
+    return _weighed(weighted, warmup=warmup, absent=absent)
 
 
-def _weighed(parts: dict[str, tuple[Reward, float]], **more: Any) -> Mix:
+def _weighed(parts: dict[str, tuple[Reward, float]], **settings: Any) -> Mix:
     """A sum of rewards with weights, without a gate."""
     weights = {name: weight for name, (_, weight) in parts.items()}
-    return Mix({name: one for name, (one, _) in parts.items()}, weights, gate=None, **more)
+    return Mix(
+        {name: reward for name, (reward, _) in parts.items()}, weights, gate=None, **settings
+    )

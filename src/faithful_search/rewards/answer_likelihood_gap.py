@@ -1,10 +1,12 @@
-"""Would the policy still write its answer without the evidence? The contrastive likelihood reward of CTRL-RAG."""
+"""Would the policy still write its answer without the evidence? The contrastive likelihood reward
+of CTRL-RAG.
+"""
 
 import math
 import random
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -12,9 +14,9 @@ from ..errors import ConfigError
 from ..inference.base import Scorer
 from ..trajectory import Tokens, Trajectory
 from .answer_support import AnswerSupport
-from .base import PolicyReward, Score
+from .base import Column, PolicyReward, Score
 from .contexts import Transcripts, context_of, decode, token_at, turn_ids
-from .perturbation import Passage, Source, degrade, sources
+from .perturbation import Donor, Passage, degrade, donors_of
 
 
 @dataclass(frozen=True)
@@ -26,31 +28,39 @@ class AnswerLikelihoodGap(PolicyReward):
     R = tanh(g / 2) = (P - P') / (P + P')       P, P': the geometric means of the tokens' probabilities
     ```
 
-    CTRL-RAG (arXiv 2603.04406) rewards the gap between a response's log-likelihoods with and without the supporting
-    evidence; the answer's tokens alone, their mean, the squashing and what follows are ours. The probabilities are the
-    policy's at temperature 1, of the very tokens that it sampled.
+    CTRL-RAG (arXiv 2603.04406) rewards the gap between a response's log-likelihoods with and
+    without the supporting evidence; the answer's tokens alone, their mean, the squashing and what
+    follows are ours. The probabilities are the policy's at temperature 1, of the very tokens that
+    it sampled.
 
-    The evidence is what valid yes-steps cite, in dialects without citations all that was retrieved. *Without* it, these
-    passages are exchanged, wherever they are shown, for unrelated ones that do not hold the answer either. The agent's
-    own words stay, so the tokens are those of the answer's *first* mention: a fact that is read aloud in a thought is
-    probable there because of the passage, and an answer that was written before any of the evidence came has 0. A yes
-    or no is taken where it is given as the answer, since verdicts are the same words.
+    The evidence is what valid yes-steps cite, in dialects without citations all that was retrieved.
+    *Without* it, the texts of these passages are exchanged, wherever they are shown, for unrelated
+    ones that do not hold the answer either, and so are titles and addresses that hold it. The
+    agent's own words stay, so the tokens are those of the answer's *first* mention: a fact that is
+    read aloud in a thought is probable there because of the passage, and an answer that was written
+    before any of the evidence came has 0. A yes or no is taken where it is given as the answer,
+    since verdicts are the same words.
 
-    Rows without an answer or without such evidence are 0.0 with `parts["applies"]` False. A row whose turns do not hold
-    the answer as it was read, or whose calls share a response, has no value. `parts` has `gap` (g, in nats a token),
-    `logprob` and `logprob_without` (means over the tokens), `tokens` and `step` (where they stand, from 1).
+    Rows without an answer, without such evidence or without anything to exchange it for are 0.0
+    with `parts["applies"]` False. A row
+    whose turns do not hold the answer as it was read, or whose calls share a response, has no
+    value. `parts` has `gap` (g, in nats a token), `logprob` and `logprob_without` (means over the
+    tokens), `tokens` and `step` (where they stand, from 1).
 
     Args:
-        snippets, seed, gather: see `EvidenceSensitivity`.
-        policy: the Generator to ask, usually given by `bind(policy=…)`; it needs `choice_logprobs` (`Scorer`), which
-            `TransformersGenerator` has and vLLM has not.
+        snippets: texts to draw from instead of the batch's evidence, see `EvidenceSensitivity`.
+        seed: of what replaces the evidence.
+        gather: collects the evidence of all processes, see `EvidenceSensitivity`.
+        policy: the Generator to ask, usually given by `bind(policy=…)`; it needs `choice_logprobs`
+            (`Scorer`), which `TransformersGenerator` has and vLLM has not.
 
     Raises:
-        ConfigError: when no policy is bound, or one that gives no log-probabilities of given tokens.
+        ConfigError: when no policy is bound, or one that gives no log-probabilities of given
+            tokens.
         DataError: when a trajectory's token ids are not those of its steps.
 
-    How to hack it: copy whatever is improbable without the passage, whether it answers the question or not; count the
-    gap on right answers only (`Mix.only_right`).
+    How to hack it: copy whatever is improbable without the passage, whether it answers the question
+    or not; count the gap on right answers only (`Mix.only_right`).
     """
 
     snippets: tuple[str | Passage, ...] = field(default=(), repr=False)
@@ -58,38 +68,54 @@ class AnswerLikelihoodGap(PolicyReward):
     gather: Callable[[list[Any]], list[Any]] = field(default=list, repr=False)
 
     name: ClassVar[str] = "answer_likelihood_gap"
+    columns: ClassVar[Mapping[str, Column]] = {
+        "answer_likelihood_gap": Column("gap", "what evidence adds to the answer's likelihood"),
+    }
+    label: ClassVar[str] = "likelihood gap of the answer"
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
         policy = self.bound_policy
         if not isinstance(policy, Scorer):
-            needed = "AnswerLikelihoodGap needs log-probabilities of given tokens: bind a TransformersGenerator"
-            raise ConfigError(f"{needed}; {type(policy).__name__} does not give them")
-        transcripts, pool = (
-            Transcripts(policy.tokenizer),
-            sources(trajectories, self.snippets, self.gather),
-        )
-        found = [self._question(trajectory, transcripts, pool) for trajectory in trajectories]
-        asked = [item for item in found if isinstance(item, _Question)]
-        prompts = [context for item in asked for context in (item.context, item.without)]
-        choices = [[item.answer] for item in asked for _ in range(2)]
-        # asked even when there is nothing to ask: where weights are shared out, others need this process's passes
+            raise ConfigError(
+                "AnswerLikelihoodGap needs log-probabilities of given tokens: bind a "
+                f"TransformersGenerator; {type(policy).__name__} does not give them"
+            )
+        transcripts = Transcripts(policy.tokenizer)
+        pool = donors_of(trajectories, self.snippets, self.gather)
+        drafts = [self._draft(trajectory, transcripts, pool) for trajectory in trajectories]
+        prompts: list[list[int]] = []
+        choices: list[list[list[int]]] = []
+        for draft in drafts:
+            if isinstance(draft, _AnswerContexts):
+                prompts += [draft.context, draft.without]
+                choices += [[draft.answer], [draft.answer]]
+        # asked even when there is nothing to ask: where weights are shared out, others need this
+        # process's passes
         logprobs = iter([row[0] for row in policy.choice_logprobs(prompts, choices)])
-        return [
-            item if isinstance(item, Score) else item.score(next(logprobs), next(logprobs))
-            for item in found
-        ]
+        scores = []
+        for draft in drafts:
+            if isinstance(draft, _AnswerContexts):
+                logprob = next(logprobs)
+                scores.append(draft.score(logprob, without=next(logprobs)))
+            else:
+                scores.append(draft)
+        return scores
 
-    def _question(
-        self, trajectory: Trajectory, transcripts: Transcripts, pool: list[Source]
-    ) -> "_Question | Score":
-        """What the policy is asked about a trajectory, or its score where there is nothing to ask."""
+    def _draft(
+        self, trajectory: Trajectory, transcripts: Transcripts, pool: Sequence[Donor]
+    ) -> "_AnswerContexts | Score":
+        """What the policy is asked about a trajectory, or its score where there is nothing to
+        ask.
+        """
         answer = (trajectory.answer or "").strip()
         if not answer:
             return Score(0.0, "no answer given", {"applies": False})
-        # by what they say: the same passage may have been shown in several responses, under other ids
-        gone = {(item.title, item.text) for item in AnswerSupport().evidence_for(trajectory)}
-        if not gone:
+        # by their words: the same passage may have been shown in several responses, under other ids
+        evidence_words = {
+            (passage.title, passage.text) for passage in AnswerSupport().evidence_for(trajectory)
+        }
+        if not evidence_words:
             return Score(0.0, "the answer rests on no evidence", {"applies": False})
         if any(step.same_turn for step in trajectory.steps):
             return Score(
@@ -101,25 +127,41 @@ class AnswerLikelihoodGap(PolicyReward):
         if mention is None:
             return Score(None, f"no turn holds the answer as it was read: {answer!r}")
         step, start, end = mention
-        # a passage that holds the answer would not be without it
-        fair = [
-            source for source in pool if answer.casefold() not in " ".join(source[1:]).casefold()
-        ]
+        # a passage that holds the answer cannot stand for its absence
+        donors = []
+        for donor in pool:
+            text = f"{donor.title} {donor.url} {donor.text}"
+            if answer.casefold() not in text.casefold():
+                donors.append(donor)
         rng = random.Random(f"{self.seed}:{trajectory.id}")
         responses = {}  # those before the mention that show some of the evidence, without it
-        for index, shown in enumerate(trajectory.steps[:step]):
-            if ids := {item.id for item in shown.evidence if (item.title, item.text) in gone}:
-                evidence, _ = degrade(shown, ids, trajectory.question, fair, rng)
-                responses[index] = transcript.response(index, evidence)
+        for index, searched in enumerate(trajectory.steps[:step]):
+            ids = {
+                passage.id
+                for passage in searched.evidence
+                if (passage.title, passage.text) in evidence_words
+            }
+            if ids:
+                degraded = degrade(searched, ids, trajectory.question, donors, rng, hidden=answer)
+                if degraded is None:
+                    why = "nothing to exchange the evidence for: give snippets"
+                    return Score(0.0, why, {"applies": False})
+                responses[index] = transcript.response(index, degraded.evidence)
         if not responses:
             why = f"step {step + 1}: the answer was written before the evidence came"
             return Score(0.0, why, {"applies": True, "gap": 0.0, "step": step + 1})
-        real, without = context_of(tokens, step, start), context_of(tokens, step, start, responses)
-        return _Question(step + 1, real, without, turn_ids(tokens, step)[start:end])
+        return _AnswerContexts(
+            step=step + 1,
+            context=context_of(tokens, step, start),
+            without=context_of(tokens, step, start, responses),
+            answer=turn_ids(tokens, step)[start:end],
+        )
 
 
-class _Question(NamedTuple):
-    """The answer's tokens at a step (from 1), and what stands before them: as it was, and without the evidence."""
+class _AnswerContexts(NamedTuple):
+    """The answer's tokens at a step (from 1), and what stands before them: as it was, and without
+    the evidence.
+    """
 
     step: int
     context: list[int]
@@ -128,10 +170,12 @@ class _Question(NamedTuple):
 
     def score(self, logprob: float, without: float) -> Score:
         n = len(self.answer)
-        gap = (
-            0.0 if logprob == without else (logprob - without) / n
-        )  # a policy may rule the answer out in both
-        told = f"step {self.step}: the answer is as probable without the evidence ({gap:+.3f} nats a token)"
+        # a policy may rule the answer out in both: the difference of two infinities is none
+        gap = 0.0 if logprob == without else (logprob - without) / n
+        why = (
+            f"step {self.step}: the answer is as probable without the evidence ({gap:+.3f} nats a "
+            "token)"
+        )
         parts = {
             "gap": gap,
             "logprob": logprob / n,
@@ -139,12 +183,13 @@ class _Question(NamedTuple):
             "tokens": n,
             "step": self.step,
         }
-        return Score(math.tanh(gap / 2), "" if gap > 0 else told, {"applies": True, **parts})
+        return Score(math.tanh(gap / 2), "" if gap > 0 else why, {"applies": True, **parts})
 
 
 def find_mention(tokenizer: Any, tokens: Tokens, answer: str) -> tuple[int, int, int] | None:
-    """The agent's first mention of the answer as whole words: a step's index, and which of its own tokens hold the
-    answer, `[start, end)`."""
+    """The agent's first mention of the answer as whole words: a step's index, and which of its own
+    tokens hold the answer, `[start, end)`.
+    """
     # not in the name of a tag: an answer may be "search"
     words = re.compile(rf"(?<![\w<])(?<!</){re.escape(answer)}(?![\w>])")
     # verdicts are the same words, so that the first of them need not be about the question
@@ -152,10 +197,11 @@ def find_mention(tokenizer: Any, tokens: Tokens, answer: str) -> tuple[int, int,
     for step in range(len(tokens.turns))[::order]:
         turn = turn_ids(tokens, step)
         text = decode(tokenizer, turn)
-        if found := list(words.finditer(text))[::order]:
-            begin, end = found[0].span()
+        if mentions := list(words.finditer(text))[::order]:
+            begin, end = mentions[0].span()
             until = text[:end]
-            # of a character that several tokens make, the first ones decode to a sign that stands for it
+            # of a character that several tokens make, the first ones decode to a sign that stands
+            # for it
             counts = range(1, len(turn) + 1)
             read = bisect_left(
                 counts, True, key=lambda k: decode(tokenizer, turn[:k]).startswith(until)

@@ -1,19 +1,29 @@
-"""Does the evidence support the answer? Proof-of-Use's answer-support alignment, which is Ragas's faithfulness."""
+"""Does the evidence support the answer? Proof-of-Use's answer-support alignment, which is Ragas's
+faithfulness.
+"""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from ..errors import ConfigError, JudgeError
-from ..judges import Judge, LexicalJudge, Pair, Request, Verdict, Writer
-from ..text import sentences
-from ..trajectory import Evidence, Trajectory
-from ..world import Change
-from .base import Asked, JudgedReward, Score
-from .citation import Citation, cited_evidence, step_validity
-from .turns import passages
+import msgspec
 
+from .. import answer_forms
+from ..abstention import claims_of
+from ..errors import ConfigError, JudgeError
+from ..evidence import supporting_passages
+from ..judges import ContainmentJudge, GroundingJudge, Judge, Pair, Request, Verdict, Writer
+from ..tasks import world_context
+from ..text import sentences, shortened, sub_exact_match
+from ..trajectory import NOT_REACHABLE, Evidence, Trajectory
+from .base import Column, JudgedReward, Result, Score, StepPair
+from .citation import Citation, cited_evidence, step_validity
+from .citation_returned import REPORT_UNREAD, is_unread_report
+from .declined import CLAIMS_NOTHING, declined
+from .turns import answer_of, passages
+
+_NAMED = 3  # passages in a reason
 _BULLET = re.compile(r"^\s*(?:[-*\u2022]\s+|\d{1,3}[.)]\s+)?")
 
 
@@ -26,20 +36,29 @@ class AnswerSupport(JudgedReward):
           = 0 when T = 1 or no step has R_cite^t = +1
     ```
 
-    Proof-of-Use, section 3.3.3, equation 5. The cited evidence is that of the valid yes-steps. No answer, or valid
-    steps that all say no, score 0. The zeros of equation 5 are 0.0 with `parts["applies"]` False. In dialects without
-    citations all evidence retrieved stands for the cited (ours, and more lenient); `parts["evidence"]` says which.
+    Proof-of-Use, section 3.3.3, equation 5. The cited evidence is that of the valid yes-steps. No
+    answer, or valid steps that all say no, score 0. The zeros of equation 5 are 0.0 with
+    `parts["applies"]` False. In dialects without citations all evidence retrieved stands for the
+    cited (ours, and more lenient); `parts["evidence"]` says which. Errors, empty results and copies
+    of the call support nothing (`faithful_search.evidence`).
 
-    A judge that can also write (`Writer`, the request "claims") makes claims from question and answer, as Ragas does:
-    "Paris" to "What is the capital of France?" becomes "The capital of France is Paris." An answer in which it finds no
-    claim scores 0 and does not apply. For any other judge the claims are the answer's sentences, with the question.
-    `parts` has the number of "claims", their "texts" and how many were "supported".
+    An answer that says that it has none (`Declined`) claims nothing: it scores 0 and does not
+    apply, and a sentence that says so is no claim.
+
+    A judge that can also write (`Writer`, the request "claims") makes claims from question and
+    answer, as Ragas does: "Paris" to "What is the capital of France?" becomes "The capital of
+    France is Paris." An answer in which it finds no claim scores 0 and does not apply. For any
+    other judge the claims are the answer's sentences, with the question. `parts` has the number of
+    "claims", their "texts" and how many were "supported".
 
     Args:
-        judge: reads the passages as premise and a claim as hypothesis. By default the claim's words must occur as they
-            are, which suits short answers.
-        soft: average p instead of the labels; an endpoint gives several claims of an answer a p with `together=False`.
-        evidence: "cited", "retrieved", or "auto": what is cited in dialects that cite, else what was retrieved.
+        judge: reads the passages as premise and a claim as hypothesis. By default the claim must
+            occur as it stands (`ContainmentJudge`), which suits short answers; audits count the
+            words that are found (`GroundingJudge`). `parts["judge"]` says which it was.
+        soft: average p instead of the labels; an endpoint gives several claims of an answer a p
+            with `together=False`.
+        evidence: "cited", "retrieved", or "auto": what is cited in dialects that cite, else what
+            was retrieved.
 
     Example:
         >>> from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
@@ -51,10 +70,27 @@ class AnswerSupport(JudgedReward):
     How to hack it: cite everything and answer with a word that some passage is bound to hold.
     """
 
-    judge: Judge = field(default_factory=LexicalJudge)
+    judge: Judge = field(default_factory=ContainmentJudge)
     evidence: Literal["auto", "cited", "retrieved"] = "auto"
 
     name: ClassVar[str] = "answer_support"
+    results: ClassVar[Mapping[str, Result]] = {
+        "answer_support": Result(
+            asks="are the answer's claims supported by the cited, or else the retrieved, evidence?",
+            good="what the answer claims is supported by the evidence",
+            clean="the evidence supports all that the answer claims",
+        ),
+    }
+    titles: ClassVar[Mapping[str, str]] = {
+        "answer_support_facts": "Answer support, by the world's facts",
+        "answer_support": "Answer support, by a judge",
+        "answer_support_lexical": "Words of the answer that occur in the cited evidence",
+        "answer_support_containment": "Answer occurs in the cited evidence",
+    }
+    columns: ClassVar[Mapping[str, Column]] = {
+        "answer_support": Column("ans", "support of the answer"),
+    }
+    label: ClassVar[str] = "answer support, R_ans"
 
     def __post_init__(self) -> None:
         if self.evidence not in ("auto", "cited", "retrieved"):
@@ -62,61 +98,100 @@ class AnswerSupport(JudgedReward):
                 f"AnswerSupport: evidence {self.evidence!r} is not 'auto', 'cited' or 'retrieved'"
             )
 
-    def pairs(self, trajectory: Trajectory) -> list[Asked]:
+    def pairs(self, trajectory: Trajectory) -> list[StepPair]:
         return self.pairs_batch([trajectory])[0]
 
-    def pairs_batch(self, trajectories: Sequence[Trajectory]) -> list[list[Asked]]:
-        """Each claim with the evidence; none where there is no evidence or no answer."""
-        premises = [
-            passages(self.evidence_for(item)) if _answer(item) else "" for item in trajectories
+    def pairs_batch(self, trajectories: Sequence[Trajectory]) -> list[list[StepPair]]:
+        """Each claim with the evidence; none where there is no evidence, no answer, or one that
+        declines. Raises `JudgeError` where the judge is to write claims and cannot be asked at all.
+        """
+        premises = [self._premise(trajectory) for trajectory in trajectories]
+        with_evidence = [
+            trajectory
+            for trajectory, premise in zip(trajectories, premises, strict=True)
+            if premise
         ]
-        claims = iter(
-            self._claims(
-                [item for item, premise in zip(trajectories, premises, strict=True) if premise]
-            )
-        )
-        found = []
-        for item, premise in zip(trajectories, premises, strict=True):
-            own = next(claims) if premise else []
-            step, question, change = len(item.steps), item.question or "", Change.of(item.meta)
-            if isinstance(own, Verdict):
-                found.append([Asked(step, Pair(premise, _answer(item), question), own)])
+        return self._paired(trajectories, premises, self._claims(with_evidence))
+
+    def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
+        try:
+            pairs = self.pairs_batch(trajectories)
+        except JudgeError as error:
+            premises = [self._premise(trajectory) for trajectory in trajectories]
+            unwritten = [_unwritten(str(error))] * len(trajectories)
+            pairs = self._paired(trajectories, premises, unwritten)
+        return self.scored(trajectories, pairs)
+
+    def _paired(
+        self,
+        trajectories: Sequence[Trajectory],
+        premises: Sequence[str],
+        claims: Sequence[list[str] | Verdict],
+    ) -> list[list[StepPair]]:
+        """The pairs of each trajectory. `claims` are those of the trajectories that have a premise,
+        in order, or verdicts that say why there are none.
+        """
+        remaining = iter(claims)
+        pairs_of_rows = []
+        for trajectory, premise in zip(trajectories, premises, strict=True):
+            claims_or_verdict = next(remaining) if premise else []
+            step, question = len(trajectory.steps), trajectory.question or ""
+            pairs = []
+            if isinstance(claims_or_verdict, Verdict):
+                pair = Pair(premise, _answer(trajectory), question)
+                pairs.append(StepPair(step, pair, settled=claims_or_verdict))
             else:
-                found.append(
-                    [Asked(step, Pair(premise, claim, question, change=change)) for claim in own]
-                )
-        return found
+                context = world_context(trajectory.meta)
+                for claim in claims_or_verdict:
+                    pair = Pair(premise, claim, question, context=context)
+                    pairs.append(StepPair(step, pair))
+            pairs_of_rows.append(pairs)
+        return pairs_of_rows
+
+    def _premise(self, trajectory: Trajectory) -> str:
+        """What the answer's claims are compared with; empty where it has none."""
+        if not _answer(trajectory) or declined(trajectory) or self._partly_read(trajectory):
+            return ""
+        return passages(self._read(trajectory))
+
+    def _partly_read(self, trajectory: Trajectory) -> bool:
+        """Whether claims of a report may rest on what could not be read."""
+        return any(issue.kind == NOT_REACHABLE for issue in trajectory.issues)
 
     def _claims(self, trajectories: Sequence[Trajectory]) -> list[list[str] | Verdict]:
         """The claims of each answer, or a verdict that says why there are none."""
         if not isinstance(self.judge, Writer):
-            return [sentences(_answer(item)) for item in trajectories]
-        asked = [
-            Request("claims", {"question": one.question or "", "answer": _answer(one)})
-            for one in trajectories
-        ]
-        try:
-            texts, failed = self.judge.write_batch(asked) if asked else [], "nothing was written"
-        except JudgeError as error:
-            texts, failed = [None] * len(asked), str(error)
-        claims: list[list[str] | Verdict] = []
-        for text in texts:
-            written = list(
-                filter(None, (_BULLET.sub("", line).strip() for line in (text or "").splitlines()))
-            )
-            none = [line.rstrip(".").upper() for line in written] == ["NONE"]
-            missing = Verdict(None, None, f"no claims were made of the answer: {failed}", "claims")
-            claims.append([] if none else written or missing)
-        return claims
+            return [_sentences(trajectory) for trajectory in trajectories]
+        requests = []
+        for trajectory in trajectories:
+            texts = {"question": trajectory.question or "", "answer": _answer(trajectory)}
+            requests.append(Request("claims", texts))
+        claims_of_rows: list[list[str] | Verdict] = []
+        for text in self.judge.write_batch(requests) if requests else []:
+            lines = [_BULLET.sub("", line).strip() for line in (text or "").splitlines()]
+            claims = [line for line in lines if line]
+            if [claim.rstrip(".").upper() for claim in claims] == ["NONE"]:
+                claims_of_rows.append([])
+            else:
+                claims_of_rows.append(claims or _unwritten("nothing was written"))
+        return claims_of_rows
 
     def empty(self, trajectory: Trajectory) -> Score:
         used, applies = self._used(trajectory), False
-        if used == "cited" and not any(step_validity(trajectory)):
+        if _answer(trajectory) and declined(trajectory):
+            why = CLAIMS_NOTHING
+        elif is_unread_report(trajectory):
+            why = REPORT_UNREAD
+        elif self._partly_read(trajectory):
+            why = "a report without a trace: not all that it cites could be read"
+        elif used == "cited" and not any(step_validity(trajectory)):
             why = "no step with a valid citation"
         elif used == "retrieved" and not any(step.evidence for step in trajectory.steps):
             why = "no evidence was retrieved"
-        elif _answer(trajectory) and self.evidence_for(trajectory):
+        elif _answer(trajectory) and self._read(trajectory):
             why = "the answer makes no claim"
+        elif _answer(trajectory) and self.evidence_for(trajectory):
+            why = "the texts of the evidence are not in the trajectory"
         else:
             why, applies = (
                 "the answer cites no evidence" if _answer(trajectory) else "no answer given",
@@ -125,31 +200,61 @@ class AnswerSupport(JudgedReward):
         return Score(0.0, why, {"applies": applies, "evidence": used})
 
     def judged(
-        self, trajectory: Trajectory, asked: Sequence[Asked], verdicts: Sequence[Verdict]
+        self, trajectory: Trajectory, pairs: Sequence[StepPair], verdicts: Sequence[Verdict]
     ) -> Score:
-        score, used = super().judged(trajectory, asked, verdicts), self._used(trajectory)
-        texts = [item.pair.hypothesis for item in asked]
+        score, used = super().judged(trajectory, pairs, verdicts), self._used(trajectory)
+        texts = [item.pair.hypothesis for item in pairs]
         parts = {**score.parts, "evidence": used, "claims": len(texts), "texts": texts}
         if score.value is None:
             return Score(None, score.why, parts)
         against = [text for text, verdict in zip(texts, verdicts, strict=True) if not verdict.label]
         parts["supported"] = len(texts) - len(against)
+        why = f"not supported by the {used} evidence: {against[0]!r}" if against else ""
+        if not against:
+            why = self._upheld(trajectory, pairs)
         # without steps: what the whole answer earned is not the last step's alone
-        return Score(
-            score.value,
-            f"not supported by the {used} evidence: {against[0]!r}" if against else "",
-            parts,
-        )
+        return Score(score.value, why, parts)
+
+    def _upheld(self, trajectory: Trajectory, pairs: Sequence[StepPair]) -> str:
+        """What supports the claims, all of which are: the passages that do so by themselves, where
+        words are compared, which costs nothing; else all that were read.
+        """
+        evidence = self.evidence_for(trajectory)
+        alone = list(evidence)
+        if len(alone) > 1 and isinstance(self.judge, ContainmentJudge | GroundingJudge):
+            alone = [passage for passage in evidence if self._supports(passage, pairs)]
+        names = []
+        for passage in alone:
+            names.append(passage.id or repr(shortened(passage.title or passage.text, 40)))
+        if not names:
+            why = "supported by several passages together"
+        elif len(names) > _NAMED:
+            why = f"supported by {', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
+        else:
+            why = f"supported by {', '.join(names)}"
+        if sub_exact_match(trajectory.question, [_answer(trajectory)], "unicode"):
+            why += "; the answer stands in the question"
+        return why
+
+    def _supports(self, passage: Evidence, pairs: Sequence[StepPair]) -> bool:
+        """Whether a passage by itself supports one of the claims."""
+        premise = passages([passage])
+        alone = [msgspec.structs.replace(claim.pair, premise=premise) for claim in pairs]
+        return any(verdict.label for verdict in self.judge.judge_batch(alone))
 
     def evidence_for(self, trajectory: Trajectory) -> tuple[Evidence, ...]:
         """The passages that the answer must rest on, each once."""
         if self._used(trajectory) == "cited":
             return cited_evidence(trajectory)
         # a passage that was returned twice would be read, and paid for, twice
-        found = {
-            (item.title, item.text): item for step in trajectory.steps for item in step.evidence
+        passages_by_words = {
+            (passage.title, passage.text): passage for passage in supporting_passages(trajectory)
         }
-        return tuple(found.values())
+        return tuple(passages_by_words.values())
+
+    def _read(self, trajectory: Trajectory) -> list[Evidence]:
+        """The passages with a text; some APIs keep those of the pages that they found."""
+        return [passage for passage in self.evidence_for(trajectory) if passage.text.strip()]
 
     def _used(self, trajectory: Trajectory) -> str:
         cites = "cited" if Citation().covers(trajectory.dialect) else "retrieved"
@@ -157,4 +262,20 @@ class AnswerSupport(JudgedReward):
 
 
 def _answer(trajectory: Trajectory) -> str:
-    return (trajectory.answer or "").strip()
+    return answer_forms.claimed(answer_of(trajectory)).strip()
+
+
+def _unwritten(why: str) -> Verdict:
+    return Verdict(None, None, f"no claims were made of the answer: {why}", "claims")
+
+
+def _sentences(trajectory: Trajectory) -> list[str]:
+    """The answer's sentences that claim something; where marks were taken out, those that still say
+    something.
+    """
+    answer = _answer(trajectory)
+    # an answer that declines as its gold answer does is a claim
+    claims = claims_of(answer) or sentences(answer)
+    if answer == (trajectory.answer or "").strip():
+        return claims
+    return [sentence for sentence in claims if any(map(str.isalnum, sentence))]

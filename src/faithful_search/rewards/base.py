@@ -1,29 +1,39 @@
-"""What a reward is: a frozen value that reads a `Trajectory` and says how faithful it is, and why."""
+"""What a reward is: a frozen value that reads a `Trajectory` and says how faithful it is, and
+why.
+"""
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from functools import cached_property
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import msgspec
 
 from ..errors import ConfigError, JudgeError
 from ..inference.base import Generator
 from ..judges import GroundingJudge, Judge, Pair, Verdict
+from ..tools.batcher import Batcher
 from ..trajectory import Trajectory
 
 NOT_UPHELD = "not upheld by the judge"
+ROUNDING = 1e-9
+"""What is less than this, after the steps' shares are taken off the value, is 0."""
 
 
 class Score(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`value` is `None` where the reward does not apply or its judge abstained (`parts["abstained"]` is then True).
+    """What a reward says of one trajectory: a value, and the reason for it.
 
-    A zero that a paper defines (no citation to check, say) is 0.0 with `parts["applies"] = False`.
-
-    `steps` has an entry for each step of the trajectory, `None` where nothing is said of it; it is empty where the
-    whole is judged. Of a single reward the value is the mean of the other entries, of a `Mix` that mean plus what its
-    parts say of the whole.
+    Attributes:
+        value: the verdict about the trajectory. `None` where the reward does not apply or its judge
+            abstained (`parts["abstained"]` is then True). A zero that a paper defines, for example
+            where there is no citation to check, is 0.0 with `parts["applies"] = False`.
+        why: the reason, in a sentence that a person can check against the trajectory.
+        parts: the details, such as the pairs of texts that a judge was asked about.
+        steps: an entry for each step of the trajectory, `None` where nothing is said of it; empty
+            where only the whole is judged. The value of a single reward is the mean of the other
+            entries; that of a `Mix` adds what its parts say of the whole.
 
     Example:
         >>> Score(0.5, steps=(None, 1.0, 0.0)).credit
@@ -39,22 +49,61 @@ class Score(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def credit(self) -> tuple[tuple[float, ...], float]:
-        """What of the value (0 where it is `None`) each step earned, and what the whole did."""
-        # divided by the steps that count, so that what they earned adds up to their mean, which is the value
-        value, many = self.value or 0.0, sum(step is not None for step in self.steps)
-        earned = tuple((step or 0.0) / many for step in self.steps) if many else ()
-        rest = value - sum(earned)
-        return earned, 0.0 if abs(
-            rest
-        ) < 1e-9 else rest  # a smaller one is the rounding of their sums
+        """The share of the value that each step earned, and what the whole earned besides. Together
+        they are the value, or 0 where that is `None`.
+        """
+        value = self.value or 0.0
+        count = sum(step is not None for step in self.steps)
+        # divided by the number of steps that count, so that the shares add up to their mean
+        shares = tuple((step or 0.0) / count for step in self.steps) if count else ()
+        of_the_whole = value - sum(shares)
+        if abs(of_the_whole) < ROUNDING:
+            of_the_whole = 0.0
+        return shares, of_the_whole
+
+
+class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What readers of a row of an audit, an evaluation or a study are told of it.
+
+    Attributes:
+        asks: the row's question in plain English.
+        direction: 1 where more is better, -1 where less is, 0 where it is neither good nor bad.
+        good: what holds of the share that is good, for sentences ("in 80%, …"); empty for rows that
+            no sentence names.
+        clean: the reason for a score to which the reward gives none, since it objects to nothing.
+    """
+
+    asks: str
+    direction: Literal[-1, 0, 1] = 1
+    good: str = ""
+    clean: str = ""
+
+
+class Column(NamedTuple):
+    """A column of the line that training prints for each step."""
+
+    head: str
+    meaning: str
 
 
 @dataclass(frozen=True)
 class Reward(ABC):
-    """Fields are knobs. Subclasses implement `score`; those whose judge or policy wants batches are a `BatchReward`."""
+    """Reads a trajectory and says how faithful it is, and why.
+
+    A reward is a frozen dataclass whose fields are its settings. A subclass implements `score`; one
+    whose judge or policy works in batches derives from `BatchReward` and implements `score_batch`.
+    """
 
     name: ClassVar[str]
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    results: ClassVar[Mapping[str, Result]] = {}
+    """What readers are told of its values, by what these are called as a metric."""
+    titles: ClassVar[Mapping[str, str]] = {}
+    """The titles of its rows in a model card, by the rows' whole names (`answer_support_facts`)."""
+    columns: ClassVar[Mapping[str, Column]] = {}
+    """Its column in a step's line, by the name it has as a part of a mix."""
+    label: ClassVar[str] = ""
+    """Stands beside its curve in a figure."""
 
     @property
     def made_of(self) -> "tuple[Reward, ...]":
@@ -82,40 +131,74 @@ class Reward(ABC):
         return all(reward.covers(dialect) for reward in self.made_of)
 
     @abstractmethod
-    def score(self, trajectory: Trajectory) -> Score: ...
+    def score(self, trajectory: Trajectory) -> Score:
+        """The score of one trajectory. Bad trajectories get a score with a reason, never an
+        exception.
+        """
 
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
+        """The scores of many trajectories, in order."""
         return [self.score(trajectory) for trajectory in trajectories]
 
+    async def ascore(self, trajectory: Trajectory) -> Score:
+        """`score`, for callers in an event loop: it never holds the loop up.
+
+        Trajectories that are scored at the same time go together as one batch, so that a judge is
+        asked about all of them at once. Raises as `score_batch` does.
+
+        Example:
+            >>> import asyncio
+            >>> from faithful_search.rewards import Correctness
+            >>> asyncio.run(Correctness().ascore(Trajectory(answer="Rome", answers=("Rome",)))).value
+            1.0
+        """
+        return await self._together.ask(trajectory)
+
+    @cached_property
+    def _together(self) -> Batcher[Trajectory, Score]:
+        return Batcher(self.score_batch)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The settings alone are pickled; the thread behind `ascore` is not."""
+        return {setting.name: getattr(self, setting.name) for setting in dataclasses.fields(self)}
+
     def measure(self, score: Score) -> float | None:
-        """The score as a measurement: `None` where nothing was there to measure, a paper's zero for that included."""
-        return None if score.parts.get("applies", True) is False else score.value
+        """The score as a measurement: `None` where there was nothing to measure, also where a paper
+        defines a zero for that.
+        """
+        if score.parts.get("applies", True) is False:
+            return None
+        return score.value
 
     @property
     def bounds(self) -> tuple[float, float]:
         """The range of `measure`."""
         return self.range
 
-    # a copy, since rewards are values: one that was given a policy is not the one that a run's configuration names
     def bind(self, **resources: Any) -> Self:
-        """A copy that has, as have the rewards within it, those of `resources` (`policy=…`) that are its fields."""
-        inner = {
-            name: own.bind(**resources)
-            for name, own in vars(self).items()
-            if isinstance(own, Reward)
-        }
-        knobs = {knob.name for knob in dataclasses.fields(self)}
-        return dataclasses.replace(
-            self, **inner | {name: one for name, one in resources.items() if name in knobs}
-        )
+        """A copy with these resources (`policy=…`) in the fields of their names, here and in the
+        rewards within it. A reward without such a field goes without.
+
+        It is a copy since rewards are values: a run's configuration names the one without a policy.
+        """
+        settings = {setting.name for setting in dataclasses.fields(self)}
+        changed: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Reward):
+                changed[name] = value.bind(**resources)
+        for name, resource in resources.items():
+            if name in settings:
+                changed[name] = resource
+        return dataclasses.replace(self, **changed)
 
 
 @dataclass(frozen=True)
 class BatchReward(Reward):
-    """A reward that implements `score_batch`."""
+    """A reward that implements `score_batch`, since its judge or policy is asked in batches."""
 
     @abstractmethod
-    def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]: ...
+    def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
+        """The scores of many trajectories, in order."""
 
     def score(self, trajectory: Trajectory) -> Score:
         return self.score_batch([trajectory])[0]
@@ -139,8 +222,14 @@ class PolicyReward(BatchReward):
         return self.policy
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """One pair of a trajectory: `step` (from 1) is where its hypothesis stands. `settled` needs no judge."""
+class StepPair(msgspec.Struct, frozen=True):
+    """One pair of a trajectory.
+
+    Attributes:
+        step: the number of the step, from 1, that its hypothesis stands in.
+        pair: what the judge is asked.
+        settled: the verdict where a rule gives it, so that no judge is asked.
+    """
 
     step: int
     pair: Pair
@@ -149,31 +238,39 @@ class Asked(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class JudgedReward(BatchReward):
-    """The share of a trajectory's pairs that the judge upholds; subclasses say which pairs those are.
+    """The share of a trajectory's pairs that the judge upholds; subclasses say which pairs those
+    are.
 
-    The value is the mean of the labels. A trajectory without pairs has none; one of whose pairs the judge abstained
-    from abstains as a whole. A batch asks the judge once. `parts["pairs"]` holds step, p, label and reason of each pair
-    (and `settled` where no judge was asked), `parts["judge"]` who judged, with the version of its prompt.
+    The value is the mean of the labels. A trajectory without pairs has none; one of whose pairs the
+    judge abstained from abstains as a whole. A batch asks the judge once. `parts["pairs"]` holds
+    step, p, label and reason of each pair (and `settled` where no judge was asked),
+    `parts["judge"]` who judged, with the version of its prompt.
 
     Args:
-        judge: is asked about the pairs, with the reward's name as their `task`; by default the words are compared.
+        judge: the judge of the pairs; by default words are compared.
         soft: average p instead of the labels.
     """
 
     judge: Judge = field(default_factory=GroundingJudge)
     soft: bool = False
 
-    nothing: ClassVar[str] = "nothing to judge"  # why a trajectory without pairs has no value
+    nothing: ClassVar[str] = "nothing to judge"
+    """Why a trajectory without pairs has no value."""
 
     @property
     def judge_name(self) -> str:
         return self.judge.name
 
     @abstractmethod
-    def pairs(self, trajectory: Trajectory) -> list[Asked]: ...
+    def pairs(self, trajectory: Trajectory) -> list[StepPair]:
+        """The pairs that the judge is asked about, in the order of their steps."""
 
-    def pairs_batch(self, trajectories: Sequence[Trajectory]) -> list[list[Asked]]:
-        """The pairs of many trajectories, for rewards that must ask before they know them."""
+    def pairs_batch(self, trajectories: Sequence[Trajectory]) -> list[list[StepPair]]:
+        """The pairs of many trajectories, for rewards that must ask before they know them.
+
+        Such a reward raises `JudgeError` where nobody can be asked; its `score_batch` then says of
+        each trajectory that it was not judged.
+        """
         return [self.pairs(trajectory) for trajectory in trajectories]
 
     def empty(self, trajectory: Trajectory) -> Score:
@@ -181,57 +278,78 @@ class JudgedReward(BatchReward):
         return Score(None, self.nothing)
 
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
-        asked = self.pairs_batch(trajectories)
-        verdicts = iter(
-            ask(self.judge, [item.pair for own in asked for item in own if item.settled is None])
-        )
+        return self.scored(trajectories, self.pairs_batch(trajectories))
+
+    def scored(
+        self, trajectories: Sequence[Trajectory], pairs: Sequence[list[StepPair]]
+    ) -> list[Score]:
+        """The scores of trajectories with these pairs; the judge is asked about all at once."""
+        open_pairs = []
+        for pairs_of_row in pairs:
+            open_pairs += [each.pair for each in pairs_of_row if each.settled is None]
+        answers = iter(ask(self.judge, open_pairs))
         scores = []
-        for trajectory, own in zip(trajectories, asked, strict=True):
-            found = [item.settled or next(verdicts) for item in own]
-            scores.append(self.judged(trajectory, own, found) if own else self.empty(trajectory))
+        for trajectory, pairs_of_row in zip(trajectories, pairs, strict=True):
+            if not pairs_of_row:
+                scores.append(self.empty(trajectory))
+                continue
+            verdicts = [each.settled or next(answers) for each in pairs_of_row]
+            scores.append(self.judged(trajectory, pairs_of_row, verdicts))
         return scores
 
     def judged(
-        self, trajectory: Trajectory, asked: Sequence[Asked], verdicts: Sequence[Verdict]
+        self, trajectory: Trajectory, pairs: Sequence[StepPair], verdicts: Sequence[Verdict]
     ) -> Score:
         """The score of a trajectory with these pairs and verdicts."""
-        both = list(zip(asked, verdicts, strict=True))
-        judge = next(
-            (said.judge for item, said in both if item.settled is None and said.judge),
-            self.judge_name,
-        )
-        told: list[dict[str, Any]] = []
-        for item, said in both:
-            told.append({"step": item.step, "p": said.p, "label": said.label, "why": said.why})
-            if item.settled is not None:
-                told[-1]["settled"] = True
-        parts: dict[str, Any] = {"judge": judge, "pairs": told}
-        missing = next((verdict for verdict in verdicts if verdict.abstained), None)
-        if missing is not None:
-            return Score(None, f"the judge abstained: {missing.why}", {"abstained": True, **parts})
+        judged_by = [
+            verdict.judge
+            for each, verdict in zip(pairs, verdicts, strict=True)
+            if each.settled is None and verdict.judge
+        ]
+        parts: dict[str, Any] = {
+            "judge": judged_by[0] if judged_by else self.judge_name,
+            "pairs": [_record(*both) for both in zip(pairs, verdicts, strict=True)],
+        }
+        abstention = next((verdict for verdict in verdicts if verdict.abstained), None)
+        if abstention is not None:
+            return Score(None, f"no verdict: {abstention.why}", {"abstained": True, **parts})
         values = [float(verdict.p if self.soft else verdict.label) for verdict in verdicts]  # type: ignore[arg-type]
-        against = next(
-            (
-                f"step {item.step}: {said.why or NOT_UPHELD}"
-                for item, said in both
-                if not said.label
-            ),
-            "",
-        )
-        by_step = {item.step: value for item, value in zip(asked, values, strict=True)}
-        # where a step has several pairs, the mean over pairs is not the mean over steps: then none has a share
-        numbers = range(1, len(trajectory.steps) + 1) if len(by_step) == len(asked) else ()
+        by_step = {each.step: value for each, value in zip(pairs, values, strict=True)}
+        # where a step has several pairs, the mean over pairs is not the mean over steps: then none
+        # has a share
+        numbers = range(1, len(trajectory.steps) + 1) if len(by_step) == len(pairs) else ()
         steps = tuple(by_step.get(number) for number in numbers)
-        return Score(sum(values) / len(values), against, {"applies": True, **parts}, steps)
+        why = _first_objection(pairs, verdicts)
+        return Score(sum(values) / len(values), why, {"applies": True, **parts}, steps)
+
+
+def _record(pair: StepPair, verdict: Verdict) -> dict[str, Any]:
+    """What `Score.parts` keeps of a pair."""
+    record = {"step": pair.step, "p": verdict.p, "label": verdict.label, "why": verdict.why}
+    if pair.settled is not None:
+        record["settled"] = True
+    return record
+
+
+def _first_objection(pairs: Sequence[StepPair], verdicts: Sequence[Verdict]) -> str:
+    """Why the first pair is not upheld; empty where all are."""
+    for pair, verdict in zip(pairs, verdicts, strict=True):
+        if not verdict.label:
+            return f"step {pair.step}: {verdict.why or NOT_UPHELD}"
+    return ""
 
 
 def ask(judge: Judge, pairs: Sequence[Pair]) -> list[Verdict]:
-    """The judge's verdicts, equal pairs asked about once; where it cannot be asked at all, verdicts that abstain."""
-    different = list(dict.fromkeys(pairs))
+    """The judge's verdicts on the pairs, in order; equal pairs are asked about once.
+
+    Where the judge cannot be asked at all, all verdicts abstain and say why.
+    """
+    distinct = list(dict.fromkeys(pairs))
+    if not distinct:
+        return []
     try:
-        verdicts = dict(
-            zip(different, judge.judge_batch(different) if different else [], strict=True)
-        )
+        verdicts = judge.judge_batch(distinct)
     except JudgeError as error:
-        verdicts = dict.fromkeys(different, Verdict(None, None, str(error), judge.name))
-    return [verdicts[pair] for pair in pairs]
+        verdicts = [Verdict(None, None, str(error), judge.name)] * len(distinct)
+    by_pair = dict(zip(distinct, verdicts, strict=True))
+    return [by_pair[pair] for pair in pairs]

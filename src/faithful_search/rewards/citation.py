@@ -1,20 +1,31 @@
 """Does every verdict say what it rests on? Proof-of-Use's citation reward."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
+from ..evidence import supporting
 from ..trajectory import Evidence, Step, Trajectory
-from .base import Reward, Score
+from .base import Column, Result, Reward, Score
 
-# kinds of issues: those that make parse_ok false, that which makes consistency_ok false (`null` beside ids), and all
-# that concern `<helpful>` and `<ref>` alone
 UNPARSED = frozenset(
-    [f"verdict_{what}" for what in ("missing", "not_first", "invalid", "unclosed", "multiple")]
-    + [f"ref_{what}" for what in ("missing", "unclosed", "empty")]
+    (
+        "verdict_missing",
+        "verdict_not_first",
+        "verdict_invalid",
+        "verdict_unclosed",
+        "verdict_multiple",
+        "ref_missing",
+        "ref_unclosed",
+        "ref_empty",
+    )
 )
+"""The kinds of issues that make parse_ok false."""
 MIXED = "ref_null_mixed"
+"""The kind that makes consistency_ok false: `null` beside ids."""
 VERDICT_ISSUES = UNPARSED | {MIXED, "verdict_unexpected"}
+"""The kinds that concern `<helpful>` and `<ref>` alone."""
 CHECKS = ("parse_ok", "consistency_ok", "ids_valid")
 
 
@@ -27,13 +38,15 @@ class Citation(Reward):
     R_cite   = Σ_{t=2..T} R_cite^t / (T - 1),   0 when T = 1
     ```
 
-    Proof-of-Use, section 3.3.1, equation 2. `parse_ok`: the tags are there, closed, and lower-case yes or no;
-    `consistency_ok`: no comes with `null` and yes with at least one id (`null` beside ids is neither); `ids_valid`:
-    every id is in the tool response of the *previous* step. After a response without evidence the only valid verdict
-    is no. At T = 1 the value is 0.0 with `parts["applies"]` False. `parts` holds the three checks, each over t = 2..T.
+    Proof-of-Use, section 3.3.1, equation 2. `parse_ok`: the tags are there, closed, and lower-case
+    yes or no; `consistency_ok`: no comes with `null` and yes with at least one id (`null` beside
+    ids is neither); `ids_valid`: every id is in the tool response of the *previous* step. After a
+    response without evidence the only valid verdict is no. At T = 1 the value is 0.0 with
+    `parts["applies"]` False. `parts` holds the three checks, each over t = 2..T.
 
     Args:
-        dialects: those that ask for verdicts. A trajectory of another one gets `None`; one that names none is judged.
+        dialects: those that ask for verdicts. A trajectory of another one gets `None`; one that
+            names none is judged.
 
     Example:
         >>> from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
@@ -41,12 +54,27 @@ class Citation(Reward):
         >>> Citation().score(Trajectory(steps=(search, Step(helpful=True, refs=("E9",), answer="Paris")))).why
         'step 2: cites E9, which the previous response does not hold'
 
-    How to hack it: say no and null at every step; `EvidenceSensitivity` and `AnswerSupport` pay for real use.
+    How to hack it: say no and null at every step; `EvidenceSensitivity` and `AnswerSupport` pay for
+    real use.
     """
 
     dialects: tuple[str, ...] = ("pou",)
 
     name: ClassVar[str] = "citation"
+    results: ClassVar[Mapping[str, Result]] = {
+        "citation_validity": Result(
+            asks="does each step cite only passages that it had just received?",
+            good="citations name passages that were returned",
+            clean="every verdict cites only passages that it had just received",
+        ),
+    }
+    titles: ClassVar[Mapping[str, str]] = {
+        "citation_validity": "Citation validity",
+    }
+    columns: ClassVar[Mapping[str, Column]] = {
+        "citation": Column("cite", "citations"),
+    }
+    label: ClassVar[str] = "citation, R_cite"
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
@@ -77,18 +105,18 @@ class Citation(Reward):
 
 
 def _problem(previous: Step, step: Step, check: tuple[bool, ...]) -> str:
-    parsed, consistent, _ = check
-    if not parsed:
-        return next(
-            (issue.why for issue in step.issues if issue.kind in UNPARSED), "no readable verdict"
-        )
-    if not consistent:
-        mixed = next((issue.why for issue in step.issues if issue.kind == MIXED), "")
-        return mixed or (
-            "says yes but cites nothing" if step.helpful else "says no but cites evidence"
-        )
-    held = {item.id for item in previous.evidence}
-    absent = next(ref for ref in step.refs if ref not in held)
+    """What is wrong with a step that fails one of the checks."""
+    is_parsed, is_consistent, _ = check
+    if not is_parsed:
+        reasons = [issue.why for issue in step.issues if issue.kind in UNPARSED]
+        return reasons[0] if reasons else "no readable verdict"
+    if not is_consistent:
+        reasons = [issue.why for issue in step.issues if issue.kind == MIXED]
+        if reasons and reasons[0]:
+            return reasons[0]
+        return "says yes but cites nothing" if step.helpful else "says no but cites evidence"
+    ids = {passage.id for passage in previous.evidence}
+    absent = next(ref for ref in step.refs if ref not in ids)
     return f"cites {absent}, which the previous response does not hold"
 
 
@@ -96,21 +124,17 @@ def step_checks(trajectory: Trajectory) -> list[tuple[bool, bool, bool]]:
     """The three `CHECKS` of steps 2..T."""
     checks = []
     for previous, step in pairwise(trajectory.steps):
-        refs, helpful = step.refs, step.helpful
-        parse, consistent = helpful is not None, helpful is bool(refs)
+        is_parsed = step.helpful is not None
+        is_consistent = step.helpful is bool(step.refs)
         if step.issues:  # most steps have none, and this runs on every step of a corpus
             kinds = {issue.kind for issue in step.issues}
-            parse, consistent = (
-                parse and kinds.isdisjoint(UNPARSED),
-                consistent and MIXED not in kinds,
-            )
-        checks.append(
-            (
-                parse,
-                consistent,
-                not refs or {item.id for item in previous.evidence}.issuperset(refs),
-            )
-        )
+            is_parsed = is_parsed and kinds.isdisjoint(UNPARSED)
+            is_consistent = is_consistent and MIXED not in kinds
+        ids_are_valid = True
+        if step.refs:
+            ids = {passage.id for passage in previous.evidence}
+            ids_are_valid = ids.issuperset(step.refs)
+        checks.append((is_parsed, is_consistent, ids_are_valid))
     return checks
 
 
@@ -120,13 +144,19 @@ def step_validity(trajectory: Trajectory) -> list[bool]:
 
 
 def cited_evidence(trajectory: Trajectory) -> tuple[Evidence, ...]:
-    """The evidence that valid yes-steps cite, in order of first citation, each once."""
-    found: dict[str, Evidence] = {}
+    """The evidence that valid yes-steps cite, as far as it can support something, in order of first
+    citation, each once.
+
+    Of passages with one id in a response the first is meant.
+    """
+    cited: dict[tuple[str, str], Evidence] = {}
     # not strict: there is one pair less than steps
     for previous, step, valid in zip(
         trajectory.steps, trajectory.steps[1:], step_validity(trajectory), strict=False
     ):
         if valid and step.refs:
-            by_id = {item.id: item for item in previous.evidence}
-            found |= {ref: by_id[ref] for ref in step.refs if ref not in found}
-    return tuple(found.values())
+            by_id = {passage.id: passage for passage in reversed(supporting(previous))}
+            for ref in step.refs:
+                if ref in by_id:
+                    cited.setdefault((ref, by_id[ref].text), by_id[ref])
+    return tuple(cited.values())

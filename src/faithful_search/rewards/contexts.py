@@ -1,4 +1,6 @@
-"""A rollout as the policy's token ids: what stood before a token, as it was and with other tool responses."""
+"""A rollout as the policy's token ids: what stood before a token, as it was and with other tool
+responses.
+"""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -31,7 +33,8 @@ class Transcript:
         return self.chat.observation_ids(text, ended)
 
     def yes_at(self, index: int) -> tuple[int, list[int]]:
-        """Which of the tokens of step `index` its verdict begins in, and the ids that begin a yes there.
+        """Which of the tokens of step `index` its verdict begins in, and the ids that begin a yes
+        there.
 
         Raises `DataError` when the step's token ids hold no verdict.
         """
@@ -39,7 +42,8 @@ class Transcript:
         place, lead = locate_verdict(
             self.chat.tokenizer, turn, f"trajectory {self.trajectory.id!r}, step {index + 1}"
         )
-        # a yes that was sampled is asked for as the token that was sampled: a word may be tokenised in several ways
+        # a yes that was sampled is asked for as the token that was sampled: a word may be tokenised
+        # in several ways
         said_yes = self.trajectory.steps[index].helpful
         return place, [turn[place]] if said_yes else choice_ids(self.chat, lead, "yes")
 
@@ -73,7 +77,9 @@ def turn_ids(tokens: Tokens, index: int) -> list[int]:
 def context_of(
     tokens: Tokens, index: int, k: int, responses: Mapping[int, list[int]] | None = None
 ) -> list[int]:
-    """Everything up to token `k` of step `index`, as it was or with other tool `responses`, by their step's index."""
+    """Everything up to token `k` of step `index`, as it was or with other tool `responses`, by
+    their step's index.
+    """
     ids = list(tokens.prompt_ids)
     for earlier, (_, middle, end) in enumerate(tokens.turns[:index]):
         ids += turn_ids(tokens, earlier) + (responses or {}).get(
@@ -96,21 +102,25 @@ def token_at(tokenizer: Any, ids: list[int], position: int) -> int:
 
 
 def locate_verdict(tokenizer: Any, turn: list[int], where: str = "turn") -> tuple[int, str]:
-    """The index of the token that holds the first character of a turn's verdict, and the characters that it holds
-    before the verdict. Raises `DataError` when the ids hold none."""
+    """The index of the token that holds the first character of a turn's verdict, and the characters
+    that it holds before the verdict. Raises `DataError` when the ids hold none.
+    """
     text = decode(tokenizer, turn)
     tag = text.find(VERDICT_TAG, max(0, text.find("<think>")))
-    rest = text[tag + len(VERDICT_TAG) :]
-    if tag < 0 or not rest.strip():
+    after_tag = text[tag + len(VERDICT_TAG) :]
+    if tag < 0 or not after_tag.strip():
         raise DataError(
-            f"{where}: its token ids hold no {VERDICT_TAG}, the parsed step does; are they of one rollout?"
+            f"{where}: its token ids hold no {VERDICT_TAG}, the parsed step does; are they of one "
+            "rollout?"
         )
-    position = len(text) - len(rest.lstrip())
+    position = len(text) - len(after_tag.lstrip())
     index = token_at(tokenizer, turn, position)
     return index, text[len(decode(tokenizer, turn[:index])) : position]
 
 
 def choice_ids(chat: ChatFormat, lead: str, word: str) -> list[int]:
-    """The ids that begin `word` where `lead` may merge with it: up to the first token that reaches into the word."""
+    """The ids that begin `word` where `lead` may merge with it: up to the first token that reaches
+    into the word.
+    """
     ids = chat.encode(lead + word)
     return ids[: token_at(chat.tokenizer, ids, len(lead)) + 1]

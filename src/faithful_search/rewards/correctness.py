@@ -1,6 +1,6 @@
 """Is the answer right? Compared with the gold answers, by string or by a judge."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -8,13 +8,16 @@ from ..errors import ConfigError
 from ..judges.base import Judge, Pair
 from ..text import exact_match, f1, sub_exact_match
 from ..trajectory import Trajectory
-from .base import NOT_UPHELD, BatchReward, Score, ask
+from .base import NOT_UPHELD, BatchReward, Column, Result, Score, ask
+from .turns import short_answer
 
 NO_GOLD = Score(None, "no gold answers to compare with")
 NO_ANSWER = Score(0.0, "no answer given")
 EXACT = Score(1.0, "", {"exact_match": True, "judge": "exact match, not asked"})
 _COMPARE = {"em": exact_match, "f1": f1, "sub_em": sub_exact_match}
 METRICS = (*_COMPARE, "judge")
+DIFFERS = "exact_match_squad"
+"""The part of a score that says what SQuAD's normaliser gives, where that is another value."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +31,13 @@ class Correctness(BatchReward):
     judge:  1 if em is 1, or the judge says the answer follows from the gold answers, else 0
     ```
 
-    Proof-of-Use, section 3.3.3 (there by an LLM judge; strings are the fallback). No answer is 0.0, no gold answers
-    `None`. The judge is not asked about an exact match: `parts["exact_match"]` is then True.
+    Proof-of-Use, section 3.3.3 (there by an LLM judge; strings are the fallback). No answer is 0.0,
+    no gold answers `None`. The judge is not asked about an exact match: `parts["exact_match"]` is
+    then True.
 
     Args:
         metric: "em", "f1", "sub_em" or "judge".
-        how: the normaliser, "squad" or "pokee"; their figures are not comparable.
+        how: the normaliser, "squad", "pokee" or "unicode"; their figures are not comparable.
         judge: required by "judge"; its premise is the gold answers, its hypothesis the answer.
 
     Example:
@@ -41,14 +45,52 @@ class Correctness(BatchReward):
         >>> Correctness().score(Trajectory(answer="The Louvre.", answers=("Louvre",))).value
         1.0
 
-    How to hack it: with "f1" and "sub_em", list many candidates; each gold token, or any gold answer, found counts.
+    How to hack it: with "f1" and "sub_em", list many candidates; each gold token, or any gold
+    answer, found counts.
     """
 
     metric: Literal["em", "f1", "sub_em", "judge"] = "em"
-    how: Literal["squad", "pokee"] = "squad"
+    how: Literal["squad", "pokee", "unicode"] = "squad"
     judge: Judge | None = None
 
     name: ClassVar[str] = "correctness"
+    results: ClassVar[Mapping[str, Result]] = {
+        "exact_match": Result(
+            asks="is the answer a gold answer?",
+            clean="the answer is a gold answer",
+        ),
+        "f1": Result(
+            asks="how many words do answer and gold answer share?",
+            clean="the answer has the words of a gold answer and no others",
+        ),
+        "sub_em": Result(
+            asks="does the answer contain a gold answer?",
+            good="the answer contains a gold answer",
+            clean="the answer contains a gold answer",
+        ),
+        "answer_correctness": Result(
+            asks="does the judge find the answer right?",
+            good="the judge finds the answer right",
+            clean="the judge finds the answer right",
+        ),
+        "lm_accuracy": Result(
+            asks="is the answer a gold answer, or does the judge find it right?",
+        ),
+        "right": Result(
+            asks="is the answer right?",
+            good="the answer is right",
+        ),
+    }
+    titles: ClassVar[Mapping[str, str]] = {
+        "exact_match": "Exact match",
+        "f1": "F1",
+        "lm_accuracy": "Answer right, by a judge",
+    }
+    columns: ClassVar[Mapping[str, Column]] = {
+        "correctness": Column("anc", "right answers"),
+        "exact_match": Column("EM", "exact match"),
+    }
+    label: ClassVar[str] = "answer correctness, R_anc"
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS:
@@ -61,34 +103,46 @@ class Correctness(BatchReward):
             )
 
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
+        answers = list(map(short_answer, trajectories))
         scores: list[Score | None] = []
-        for item in trajectories:
-            if not item.answers:
+        pairs = []  # of the rows whose score is left `None` for the judge
+        for trajectory, answer in zip(trajectories, answers, strict=True):
+            if not trajectory.answers:
                 scores.append(NO_GOLD)
-            elif not (item.answer or "").strip():
+            elif not answer.strip():
                 scores.append(NO_ANSWER)
-            elif self.judge is not None:  # an exact match costs no question
-                scores.append(EXACT if exact_match(item.answer, item.answers, self.how) else None)
+            elif self.judge is None:
+                scores.append(self._compared(trajectory, answer))
+            elif exact_match(answer, trajectory.answers, self.how):  # costs no question
+                scores.append(EXACT)
             else:
-                value = float(_COMPARE[self.metric](item.answer or "", item.answers, self.how))
-                why = "" if value == 1.0 else f"{item.answer!r} against {' | '.join(item.answers)}"
-                scores.append(Score(value, why))
-        asked = [
-            Pair("\n\n".join(item.answers), item.answer or "", item.question or "", "correctness")
-            for item, score in zip(trajectories, scores, strict=True)
-            if score is None
-        ]
+                scores.append(None)
+                gold = "\n\n".join(trajectory.answers)
+                pairs.append(Pair(gold, answer, trajectory.question or "", "correctness"))
         judged = []
-        for verdict in ask(self.judge, asked) if self.judge else []:
-            told = {"judge": verdict.judge or (self.judge.name if self.judge else "")}
+        for verdict in ask(self.judge, pairs) if self.judge else []:
+            judged_by = {"judge": verdict.judge or (self.judge.name if self.judge else "")}
             if verdict.label is None:
                 judged.append(
-                    Score(None, f"the judge abstained: {verdict.why}", {"abstained": True, **told})
+                    Score(None, f"no verdict: {verdict.why}", {"abstained": True, **judged_by})
                 )
             else:
                 why = verdict.why or ("" if verdict.label else NOT_UPHELD)
                 judged.append(
-                    Score(float(verdict.label), why, {"p": verdict.p, "exact_match": False, **told})
+                    Score(
+                        float(verdict.label),
+                        why,
+                        {"p": verdict.p, "exact_match": False, **judged_by},
+                    )
                 )
-        found = iter(judged)
-        return [score or next(found) for score in scores]  # a score is true, also one of 0.0
+        verdicts = iter(judged)
+        return [score or next(verdicts) for score in scores]  # a score is true, also one of 0.0
+
+    def _compared(self, trajectory: Trajectory, answer: str) -> Score:
+        compare = _COMPARE[self.metric]
+        value = float(compare(answer, trajectory.answers, self.how))
+        why = "" if value == 1.0 else f"{answer!r} against {' | '.join(trajectory.answers)}"
+        if self.metric != "em" or self.how == "squad":
+            return Score(value, why)
+        published = float(compare(answer, trajectory.answers, "squad"))
+        return Score(value, why, {DIFFERS: published} if published != value else {})

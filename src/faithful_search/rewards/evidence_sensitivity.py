@@ -2,71 +2,93 @@
 
 import math
 import random
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, ClassVar, Literal, NamedTuple
-
-import msgspec
 
 from ..errors import ConfigError, JudgeError
 from ..judges import Request, Writer
+from ..tasks import world_context
 from ..trajectory import Evidence, Trajectory
-from ..world import Change
-from .base import PolicyReward, Score
+from .base import Column, PolicyReward, Result, Score
 from .citation import step_validity
 from .contexts import Transcript, Transcripts, context_of
-from .perturbation import Foils, Passage, Source, asked_for, degrade, lure, sources
+from .form import mention
+from .lures import with_lure
+from .perturbation import Donor, Foils, Passage, asked_for, degrade, donors_of, lure
+
+PROBES = "probes"  # the part of a score that has what the policy was asked, see `keep_probes`
 
 
 @dataclass(frozen=True)
 class EvidenceSensitivity(PolicyReward):
-    """R_pt: how far p(yes) moves, in the right direction, when the evidence behind a verdict is exchanged.
+    """R_pt: how far p(yes) moves, in the right direction, when the evidence behind a verdict is
+    exchanged.
 
     ```
     R_pt^t = s_t (q' - q)        q = p(yes | real response), q' = p(yes | perturbed response)
-    yes:  s = -1, the cited passages become unrelated snippets
-    no:   s = +1, one passage becomes a lure that seems to answer the query
+    yes:  s = -1, the cited passages' texts become unrelated ones
+    no:   s = +1, in one passage's text stands a lure that seems to answer the query
     R_pt   = mean over B = min(T - 1, B_max, #eligible) sampled steps; 0 when B = 0
     ```
 
-    Proof-of-Use, section 3.3.2, equations 3 and 4. Steps are sampled among those with R_cite^t = +1, seeded by the
-    trajectory's id. A no-step after a response without evidence has nothing to replace and is not eligible (ours). q is
-    the probability of the token that holds the verdict's beginning, in the rollout's own ids where the trajectory has
-    them; otherwise the trajectory is rendered again. All probes of a batch are one call of the policy's `choice_probs`.
+    Proof-of-Use, section 3.3.2, equations 3 and 4. Steps are sampled among those with R_cite^t =
+    +1, seeded by the trajectory's id. A no-step after a response without evidence has nothing to
+    replace and is not eligible (ours), nor is a step for whose evidence there is no replacement. q
+    is the probability of the token in which the verdict begins. The context is the rollout's
+    sampled token ids; a trajectory without ids is rendered and tokenized first. All probes of a
+    batch are one call of the policy's `choice_probs`.
 
-    What replaces evidence (title and text; ids stay) shares no content word with this question and query. It comes from
-    the batch's other questions' evidence, or from `snippets` alone where they are given, and from a short built-in list
-    when nothing there is unrelated enough, which a policy can learn by heart: with few questions in a batch, give
-    `snippets` (`corpus_snippets`). The lure is written by `writer` (the paper's way: an LLM), else it is a template
-    that restates the query with a made-up answer.
+    A policy that could tell the treatment by its form would be paid without reading. So only texts
+    are replaced (ours): id, title, address, order and number of the passages stay, and the new text
+    is about as long as the old one, ends alike, and names the title where that did.
 
-    At B = 0 the value is 0.0 with `parts["applies"]` False. `parts["raw"]` is the value before it was centred,
-    `parts["steps"]` has q and q' of each probe and who made what replaced the evidence: `replaced` of a yes-step is
-    "foil" or "unrelated", `lure` of a no-step "foil", "written" or "template".
+    Replacement texts come from `snippets`, or else from the evidence that other questions of the
+    batch returned. Texts that share a content word with this question or query are not used. With
+    few questions in a batch, give `snippets` (`corpus_snippets`). The lure is written by `writer` (the
+    paper's way: an LLM), else it is a sentence that gives a name of the passages, or of the batch,
+    as the answer to the query.
+
+    At B = 0 the value is 0.0 with `parts["applies"]` False. `parts["raw"]` is the value before it
+    was centred, `parts["steps"]` has q and q' of each probe and who made what replaced the
+    evidence: `replaced` of a yes-step is "foil" or "unrelated", `lure` of a no-step "foil",
+    "written" or "template".
 
     Args:
-        budget: B_max; 1 in the paper's main experiments, 2 in an ablation, `None` for all eligible steps.
+        budget: B_max; 1 in the paper's main experiments, 2 in an ablation, `None` for all eligible
+            steps.
         snippets: texts, or pairs of title and text, to draw from instead of the batch's evidence.
         seed: of the step choice and of what replaces the evidence.
-        writer: invents the lures of no-steps, all of a batch in one call; an `EndpointJudge` is one.
-        draws: "rollout" draws anew for every trajectory. "question" lets the rollouts of a question meet the same
-            replacements (ours): it seeds by the question, the number of yes-verdicts before the step, and the case (yes
-            or no), and prefers the same steps.
-        centre: subtract from each move the mean move of its case over the batch of all processes, as a "no" earns more
-            than a "yes" whatever the policy does (ours); values are then in [-2, 2]. Leave it out of measurements.
-        foils: exchange evidence for passages that look like what was asked for, and take lures from the corpus's own
-            sentences (ours). In a yes-case whatever else of the response states the fact is exchanged, too, as the
-            verdict would otherwise rightly stay. What they have nothing for is made as without them.
+        writer: invents the lures of no-steps, all of a batch in one call; an `EndpointJudge` is
+            one.
+        draws: "rollout" draws anew for every trajectory. "question" lets the rollouts of a question
+            meet the same replacements (ours): it seeds by the question, the number of yes-verdicts
+            before the step, and the case (yes or no), and prefers the same steps.
+        centre: subtract from each move the mean move of its case over the batch of all processes,
+            as a "no" earns more than a "yes" whatever the policy does (ours); values are then in
+            [-2, 2]. Leave it out of measurements.
+        foils: a source of look-alike passages (ours). Cited evidence is exchanged for passages
+            that look like what was asked for, and lures are the corpus's own sentences. In a
+            yes-case every other passage that states the fact is exchanged, too, as the verdict
+            would otherwise rightly stay. Where `foils` offers nothing, the replacement is made as
+            if `foils` were None.
         hard: the share of probes that `foils` replace evidence in.
         policy: the Generator to probe, usually given by `bind(policy=…)`.
-        gather: given a list of this process, that of all processes of a training, which its trainer binds.
-        sink: is given the probes of each batch, a list a trajectory; a training's verdict term gets them here.
+        gather: collects a list from every process of a training (`gather_object`); its trainer
+            binds it, the default returns the list itself. It is a collective operation: every
+            process must call it equally often.
+        keep_probes: put the probes of a trajectory into `parts["probes"]`, where a training's
+            verdict term reads them; its trainer binds this.
 
     Raises:
         ConfigError: when no policy is bound, or for a budget, draws or a share out of range.
         DataError: when a trajectory's token ids are not those of its steps.
 
-    How to hack it: find the snippets out. Sources that repeat teach the policy their style instead of their relevance.
+    How to hack it: say yes where words of the query and of the passages are the same; with `foils`
+    this no longer pays, as they hold the same words. Learn the snippets by heart, where they are
+    few.
     """
 
     budget: int | None = 1
@@ -78,15 +100,37 @@ class EvidenceSensitivity(PolicyReward):
     foils: Foils | None = field(default=None, repr=False)
     hard: float = 1.0
     gather: Callable[[list[Any]], list[Any]] = field(default=list, repr=False)
-    sink: "Callable[[list[list[Probe]]], None] | None" = field(default=None, repr=False)
+    keep_probes: bool = field(default=False, repr=False)
 
     name: ClassVar[str] = "evidence_sensitivity"
-    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
+    results: ClassVar[Mapping[str, Result]] = {
+        "evidence_sensitivity": Result(
+            asks="how far does the policy's verdict move when the evidence is replaced?",
+            clean="the verdict moves this far when the evidence is replaced",
+        ),
+        # made by `measure.suite`, with snippets that no training uses
+        "evidence_sensitivity_unseen": Result(
+            asks=(
+                "how far does the policy's verdict move when the evidence is replaced by "
+                "passages that no training shows?"
+            ),
+        ),
+    }
+    titles: ClassVar[Mapping[str, str]] = {
+        "evidence_sensitivity": "Evidence sensitivity (R_pt)",
+        "evidence_sensitivity_unseen": "Evidence sensitivity, unseen replacements",
+    }
+    columns: ClassVar[Mapping[str, Column]] = {
+        "evidence_sensitivity": Column("pt", "evidence sensitivity"),
+    }
+    label: ClassVar[str] = "evidence sensitivity, R_pt"
+    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)  # not centred; centred values reach ±2
 
     def __post_init__(self) -> None:
         if self.budget is not None and self.budget < 1:
             raise ConfigError(
-                f"EvidenceSensitivity: budget must be at least 1, not {self.budget}; or leave it out"
+                f"EvidenceSensitivity: budget must be at least 1, not {self.budget}; or leave it "
+                "out"
             )
         if self.draws not in ("question", "rollout"):
             raise ConfigError(
@@ -96,157 +140,280 @@ class EvidenceSensitivity(PolicyReward):
             raise ConfigError(f"EvidenceSensitivity: hard must be in [0, 1], not {self.hard}")
 
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
-        probes = self.probes(trajectories)
-        if self.sink is not None:
-            self.sink(probes)
-        every = [probe for own in probes for probe in own]
-        prompts = [context for probe in every for context in (probe.real, probe.perturbed)]
-        choices = [probe.choices for probe in every for _ in range(2)]
-        # asked even when there is nothing to ask: where weights are shared out, others need this process's passes
-        yes = iter([row[0] for row in self.bound_policy.choice_probs(prompts, choices)])
-        answers = [[_Answered(probe, next(yes), next(yes)) for probe in own] for own in probes]
-        moves: dict[bool, list[float]] = {}
-        own_moves = [(one.probe.yes_case, one.move) for own in answers for one in own]
-        for case, move in self.gather(own_moves) if self.centre else ():
-            moves.setdefault(case, []).append(move)
-        # exact, in whatever order they come
-        premiums = {case: math.fsum(own) / len(own) for case, own in moves.items()}
+        answers_by_trajectory = self._ask(self.probes(trajectories))
+        mean_moves = self._mean_moves(answers_by_trajectory) if self.centre else {}
         return [
-            self._score(row, own, premiums) for row, own in zip(trajectories, answers, strict=True)
+            self._score(trajectory, answers, mean_moves)
+            for trajectory, answers in zip(trajectories, answers_by_trajectory, strict=True)
         ]
 
+    def _ask(self, probes_by_trajectory: "Sequence[Sequence[Probe]]") -> "list[list[_Answered]]":
+        """Ask the policy about all probes in one call; the answers, trajectory by trajectory."""
+        prompts: list[list[int]] = []
+        choices: list[list[list[int]]] = []
+        for probe in chain.from_iterable(probes_by_trajectory):
+            prompts += [probe.real_context, probe.perturbed_context]
+            choices += [[probe.yes_ids], [probe.yes_ids]]
+        # Asked even when there is nothing to ask: where weights are shared out, other processes
+        # need this one's passes.
+        probabilities = iter(self.bound_policy.choice_probs(prompts, choices))
+        answers_by_trajectory = []
+        for probes in probes_by_trajectory:
+            answers = []
+            for probe in probes:
+                [q] = next(probabilities)
+                [q_perturbed] = next(probabilities)
+                answers.append(_Answered(probe, q, q_perturbed))
+            answers_by_trajectory.append(answers)
+        return answers_by_trajectory
+
+    def _mean_moves(
+        self, answers_by_trajectory: "Sequence[Sequence[_Answered]]"
+    ) -> dict[bool, float]:
+        """The mean move of yes-cases (`True`) and of no-cases over the batch of all processes."""
+        moves_here = [
+            (answer.probe.yes_case, answer.move)
+            for answer in chain.from_iterable(answers_by_trajectory)
+        ]
+        moves: defaultdict[bool, list[float]] = defaultdict(list)
+        for yes_case, move in self.gather(moves_here):
+            moves[yes_case].append(move)
+        # `fsum` is exact, so that the order in which processes are gathered does not matter
+        return {yes_case: math.fsum(group) / len(group) for yes_case, group in moves.items()}
+
     def _score(
-        self, trajectory: Trajectory, answers: "Sequence[_Answered]", premiums: Mapping[bool, float]
+        self,
+        trajectory: Trajectory,
+        answers: "Sequence[_Answered]",
+        mean_moves: Mapping[bool, float],
     ) -> Score:
         if not answers:
             return Score(0.0, "no step whose verdict can be probed", {"applies": False})
-        earned, told = {}, []
-        for one in answers:
-            earned[one.probe.step] = one.move - premiums.get(one.probe.yes_case, 0.0)
-            case, replaced = ("yes", "replaced") if one.probe.yes_case else ("no", "lure")
-            step = {"step": one.probe.step, "case": case, "q": one.q, "q_perturbed": one.perturbed}
-            told.append({**step, replaced: one.probe.made_by})
-        worst = min(answers, key=lambda one: one.move)
-        why = f"step {worst.probe.step}: p(yes) did not follow the evidence ({worst.move:+.3f})"
-        parts = {
+        earned = {}
+        for answer in answers:
+            earned[answer.probe.step] = answer.move - mean_moves.get(answer.probe.yes_case, 0.0)
+        worst = min(answers, key=lambda answer: answer.move)
+        why = ""
+        if worst.move <= 0:
+            why = f"step {worst.probe.step}: p(yes) did not follow the evidence ({worst.move:+.3f})"
+        parts: dict[str, Any] = {
             "applies": True,
-            "raw": sum(one.move for one in answers) / len(answers),
-            "steps": told,
+            "raw": sum(answer.move for answer in answers) / len(answers),
+            "steps": [answer.record for answer in answers],
         }
+        if self.keep_probes:
+            parts[PROBES] = [answer.probe for answer in answers]
         steps = tuple(earned.get(number) for number in range(1, len(trajectory.steps) + 1))
-        return Score(
-            sum(earned.values()) / len(earned), "" if worst.move > 0 else why, parts, steps
-        )
+        return Score(sum(earned.values()) / len(earned), why, parts, steps)
 
     def probes(self, trajectories: Sequence[Trajectory]) -> "list[list[Probe]]":
-        """What the policy is asked about each trajectory, step by step. Raises as `score_batch`."""
+        """What the policy is asked about each trajectory, step by step.
+
+        It gathers the batch's evidence, so in a training every process must call it. Raises
+        `DataError` when a trajectory's token ids are not those of its steps.
+        """
         transcripts = Transcripts(self.bound_policy.tokenizer)
-        pool = sources(trajectories, self.snippets, self.gather)
-        drafts = [
-            [self._draft(row, index, rng, pool) for index, rng in self._chosen(row)]
-            for row in trajectories
-        ]
-        self._write_lures([draft for own in drafts for draft in own])
-        both = zip(trajectories, drafts, strict=True)
-        return [_probes(transcripts.of(trajectory), own) if own else [] for trajectory, own in both]
+        pool = donors_of(trajectories, self.snippets, self.gather)
+        drafts_by_trajectory = []
+        for trajectory in trajectories:
+            drafts = []
+            for index, rng in self._chosen(trajectory):
+                draft = self._draft(trajectory, index, rng, pool)
+                if draft is not None:
+                    drafts.append(draft)
+            drafts_by_trajectory.append(drafts)
+        self._write_lures(list(chain.from_iterable(drafts_by_trajectory)))
+        probes_by_trajectory = []
+        for trajectory, drafts in zip(trajectories, drafts_by_trajectory, strict=True):
+            probes = _probes(transcripts.of(trajectory), drafts) if drafts else []
+            probes_by_trajectory.append(probes)
+        return probes_by_trajectory
 
     def _chosen(self, trajectory: Trajectory) -> list[tuple[int, random.Random]]:
-        """Indices of the steps that are probed, in order, each with what its other draws come from."""
-        validity = enumerate(step_validity(trajectory), start=1)
-        steps = [
-            index for index, valid in validity if valid and trajectory.steps[index - 1].evidence
-        ]
-        count = len(steps) if self.budget is None else min(self.budget, len(steps))
-        if self.draws == "question":
-            # by what rollouts that reach the same point have in common: the facts found, and whether this finds another
-            said = [bool(step.helpful) for step in trajectory.steps]
-            states = {
-                index: f"{sum(said[:index])}:{'yes' if said[index] else 'no'}" for index in steps
-            }
-            asked = trajectory.question or trajectory.id
-            own = {index: random.Random(f"{self.seed}:{asked}:{states[index]}") for index in steps}
-            first = sorted(steps, key=lambda index: own[index].random())[:count]
-            return [(index, own[index]) for index in sorted(first)]
-        rng = random.Random(f"{self.seed}:{trajectory.id}")
-        return [(index, rng) for index in sorted(rng.sample(steps, count))]
+        """The indices of the steps that are probed, in order, each with the random numbers that its
+        other draws use.
+        """
+        eligible = []
+        # Validity begins with the second step: a verdict is on what the step before it returned.
+        for index, is_valid in enumerate(step_validity(trajectory), start=1):
+            if is_valid and trajectory.steps[index - 1].evidence:
+                eligible.append(index)
+        count = len(eligible) if self.budget is None else min(self.budget, len(eligible))
+        if self.draws == "rollout":
+            rng = random.Random(f"{self.seed}:{trajectory.id}")
+            return [(index, rng) for index in sorted(rng.sample(eligible, count))]
+        rngs = {index: self._shared_rng(trajectory, index) for index in eligible}
+        # A step's first number is its rank, so that the question's rollouts prefer the same steps.
+        by_rank = sorted(eligible, key=lambda index: rngs[index].random())
+        return [(index, rngs[index]) for index in sorted(by_rank[:count])]
+
+    def _shared_rng(self, trajectory: Trajectory, index: int) -> random.Random:
+        """The random numbers of a step, the same in all rollouts of the question that have come as
+        far: as many yes-verdicts before the step, and the same verdict at it.
+        """
+        yes_before = sum(bool(step.helpful) for step in trajectory.steps[:index])
+        verdict = "yes" if trajectory.steps[index].helpful else "no"
+        question = trajectory.question or trajectory.id
+        return random.Random(f"{self.seed}:{question}:{yes_before}:{verdict}")
 
     def _draft(
-        self, trajectory: Trajectory, index: int, rng: random.Random, pool: list[Source]
-    ) -> "_Draft":
-        """What step `index` is probed with; a lure that nobody has made yet is the template's."""
-        previous, step, question = (
-            trajectory.steps[index - 1],
-            trajectory.steps[index],
-            trajectory.question,
-        )
-        query, change = asked_for(previous, question), Change.of(trajectory.meta)
-        # the foils of the world that the rollout was in, and whether this probe is made of them
-        foils = self.foils.changed(change) if self.foils and change else self.foils
-        drawn = foils if foils is not None and rng.random() < self.hard else None
-        if step.helpful:
-            # what else states the fact goes in every probe, also in one that gets unrelated passages
-            stating = {item.id for item in previous.evidence if foils and foils.states(query, item)}
-            changed, by_foils = degrade(
-                previous, {*step.refs, *stating}, question, pool, rng, drawn
-            )
-            return _Draft(index, list(changed), "foil" if by_foils else "unrelated")
-        passage = drawn.lure(query, rng) if drawn else None
-        evidence, place = lure(previous, question, rng, passage)
-        request = None if passage else Request("lure", {"question": question or "", "query": query})
-        return _Draft(index, evidence, "foil" if passage else "template", place, request)
+        self, trajectory: Trajectory, index: int, rng: random.Random, pool: Sequence[Donor]
+    ) -> "_Draft | None":
+        """What the step at `index` is probed with; a lure that the writer has not made yet is the
+        template's. `None` where there is nothing to exchange the evidence for.
+        """
+        foils = self.foils
+        if foils is not None:
+            # In the changed world of a counterfactual task other facts hold.
+            foils = foils.in_context(world_context(trajectory.meta))
+        # Drawn only with foils, so that what is made without them keeps its random numbers.
+        is_hard = foils is not None and rng.random() < self.hard
+        if trajectory.steps[index].helpful:
+            return _yes_draft(trajectory, index, rng, pool, foils, is_hard)
+        return _no_draft(trajectory, index, rng, pool, foils if is_hard else None)
 
     def _write_lures(self, drafts: "Sequence[_Draft]") -> None:
-        """Let the writer put its words into the templates' passages; where it cannot, the templates stay."""
+        """Let the writer put its words into the templates' passages; where it cannot, the templates
+        stay.
+        """
+        if self.writer is None:
+            return
         lures = [(draft, draft.request) for draft in drafts if draft.request is not None]
-        if self.writer is None or not lures:
+        if not lures:
             return
         try:
             texts = self.writer.write_batch([request for _, request in lures])
         except JudgeError:
             return
         for (draft, _), text in zip(lures, texts, strict=True):
-            if text and text.strip():
-                item = draft.evidence[draft.place]
-                draft.evidence[draft.place] = msgspec.structs.replace(item, text=text.strip())
-                draft.made_by = "written"
+            original = draft.original
+            if not text or not text.strip() or original is None:
+                continue
+            passage = with_lure(original, text.strip(), random.Random(f"{self.seed}:{text}"))
+            original_names_title = bool(mention(original.title, original.text))
+            if original_names_title and not mention(passage.title, passage.text):
+                continue  # it would show that this text is not the page's own
+            draft.evidence[draft.passage_index] = passage
+            draft.made_by = "written"
+
+
+def _yes_draft(
+    trajectory: Trajectory,
+    index: int,
+    rng: random.Random,
+    pool: Sequence[Donor],
+    foils: Foils | None,
+    is_hard: bool,
+) -> "_Draft | None":
+    """A probe of a yes: the cited passages become others that do not state what was asked."""
+    previous, step = trajectory.steps[index - 1 : index + 1]
+    exchanged = set(step.refs)
+    if foils is not None:
+        # Uncited passages that state the fact are exchanged in every probe, whatever takes their
+        # place: the verdict would otherwise rightly stay.
+        query = asked_for(previous, trajectory.question)
+        exchanged |= {passage.id for passage in previous.evidence if foils.states(query, passage)}
+    degraded = degrade(
+        previous, exchanged, trajectory.question, pool, rng, foils if is_hard else None
+    )
+    if degraded is None:
+        return None
+    made_by = "foil" if degraded.by_foils else "unrelated"
+    return _Draft(index=index, evidence=degraded.evidence, made_by=made_by)
+
+
+def _no_draft(
+    trajectory: Trajectory,
+    index: int,
+    rng: random.Random,
+    pool: Sequence[Donor],
+    foils: Foils | None,
+) -> "_Draft | None":
+    """A probe of a no: one passage holds a lure, which seems to answer the query."""
+    previous, question = trajectory.steps[index - 1], trajectory.question
+    query = asked_for(previous, question)
+    foil = foils.lure(query, rng) if foils is not None else None
+    lured = lure(previous, question, pool, rng, foil)
+    if lured is None:
+        return None
+    if lured.by_foils:
+        return _Draft(
+            index=index, evidence=lured.evidence, made_by="foil", passage_index=lured.place
+        )
+    original = previous.evidence[lured.place]
+    return _Draft(
+        index=index,
+        evidence=lured.evidence,
+        made_by="template",
+        passage_index=lured.place,
+        original=original,
+        request=_request(original, question, query),
+    )
+
+
+def _request(passage: Evidence, question: str | None, query: str) -> Request:
+    """What a writer is asked for a lure in this passage."""
+    fields = {"question": question or "", "query": query}
+    title_as_written = mention(passage.title, passage.text)
+    if title_as_written:
+        fields["title"] = title_as_written
+    return Request("lure", fields)
 
 
 @dataclass
 class _Draft:
-    """A step (its index) and the evidence that it is probed with; `request` may improve the lure at `place`."""
+    """A step (its index) and the evidence that it is probed with.
+
+    Where a writer may still make a better lure, `request` is what it is asked and `original` the
+    passage at `passage_index` as it was returned.
+    """
 
     index: int
     evidence: list[Evidence]
     made_by: str
-    place: int = 0
+    passage_index: int = 0
+    original: Evidence | None = None
     request: Request | None = None
 
 
 def _probes(transcript: Transcript, drafts: Sequence[_Draft]) -> "list[Probe]":
-    tokens, found = transcript.tokens, []
+    """The drafts of one trajectory as token ids: all that stands before the verdict's token, as it
+    was and with the response exchanged.
+    """
+    probes = []
     for draft in drafts:
-        index, (place, yes) = draft.index, transcript.yes_at(draft.index)
-        responses = {index - 1: transcript.response(index - 1, draft.evidence)}
-        real, perturbed = (
-            context_of(tokens, index, place, changed) for changed in (None, responses)
+        index = draft.index
+        verdict_token, yes_ids = transcript.yes_at(index)
+        response = transcript.response(index - 1, draft.evidence)
+        tokens = transcript.tokens
+        probe = Probe(
+            step=index + 1,
+            yes_case=bool(transcript.trajectory.steps[index].helpful),
+            real_context=context_of(tokens, index, verdict_token),
+            perturbed_context=context_of(
+                tokens, index, verdict_token, responses={index - 1: response}
+            ),
+            yes_ids=yes_ids,
+            made_by=draft.made_by,
         )
-        said_yes = bool(transcript.trajectory.steps[index].helpful)
-        found.append(Probe(index + 1, said_yes, real, perturbed, [yes], draft.made_by))
-    return found
+        probes.append(probe)
+    return probes
 
 
 @dataclass(frozen=True)
 class Probe:
-    """One step's question to the policy: p(choices[0]) after the real context, and after the perturbed one.
+    """One step's question to the policy: the probability of `yes_ids` after the real context, and
+    after the perturbed one. All three are token ids.
 
-    `made_by` says who made what replaces the evidence: "foil", "unrelated", "written" or "template".
+    `step` counts from 1. `yes_case`: the policy said yes. `made_by` says who made what replaces the
+    evidence: "foil", "unrelated", "written" or "template".
     """
 
     step: int
     yes_case: bool
-    real: list[int]
-    perturbed: list[int]
-    choices: list[list[int]]
+    real_context: list[int]
+    perturbed_context: list[int]
+    yes_ids: list[int]
     made_by: str
 
     @property
@@ -260,8 +427,20 @@ class _Answered(NamedTuple):
 
     probe: Probe
     q: float
-    perturbed: float
+    q_perturbed: float
 
     @property
     def move(self) -> float:
-        return self.probe.sign * (self.perturbed - self.q)
+        return self.probe.sign * (self.q_perturbed - self.q)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What `Score.parts` keeps of it."""
+        case, replacement = ("yes", "replaced") if self.probe.yes_case else ("no", "lure")
+        return {
+            "step": self.probe.step,
+            "case": case,
+            "q": self.q,
+            "q_perturbed": self.q_perturbed,
+            replacement: self.probe.made_by,
+        }

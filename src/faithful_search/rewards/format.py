@@ -1,36 +1,46 @@
 """Is the trajectory written as the protocol asks? The gate of Proof-of-Use's final reward."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..trajectory import Step, Trajectory
-from .base import Reward, Score
+from ..trajectory import NO_TRACE, NOT_REACHABLE, Step, Trajectory
+from .base import Column, Result, Reward, Score
 from .citation import VERDICT_ISSUES
 from .turns import asks_for_thoughts
 
-# kinds of issues that are not the agent's: the environment, whoever wrote the text down, or the reader made them
+# kinds of issues that are not the agent's: the environment, whoever wrote the text down, or the
+# reader made them
 _CUT_SHORT = frozenset({"response_unclosed", "response_missing", "elided", "another_episode"})
-TRANSCRIPT = _CUT_SHORT | {"dialect_assumed", "content_unread", "asked_again"}
+_UNPAIRED = frozenset({"response_misplaced", "response_unpaired", "response_assumed"})
+_READ_AS = frozenset(
+    {"dialect_assumed", "content_unread", "asked_again", "call_quoted", "text_repaired"}
+)
+_REPORT = frozenset({NO_TRACE, NOT_REACHABLE})
+TRANSCRIPT = _CUT_SHORT | _UNPAIRED | _READ_AS | _REPORT | {"evidence_id_repeated"}
 NOT_FORMAT = VERDICT_ISSUES | TRANSCRIPT
 
 
 @dataclass(frozen=True)
 class Format(Reward):
-    """1.0 when every turn is well formed and the last one answers, else 0.0; `why` names the first problem.
+    """1.0 when every turn is well formed and the last one answers, else 0.0; `why` names the first
+    problem.
 
     ```
     valid  <=>  every turn: <think> present and closed, exactly one of call and answer, the call readable as JSON
                 and only the last turn answers
     ```
 
-    Proof-of-Use, section 3.3.4: the basic tags (think, tool call, answer) pass the syntactic checks, as each dialect's
-    parser notes them in a step's issues. The verdict and its references are `Citation`'s business: a broken `<ref>`
-    does not close this gate, nor does a tool response that the environment cut short. A trajectory cut off before its
-    answer is invalid, and so is a stray tag or text outside the tags. A dialect that asks for no thoughts needs none;
-    parallel calls share the thought of their turn. Where an agent checks its answers (`Step.verified`), the trajectory
-    ends with an answer or with a check that upheld it.
+    Proof-of-Use, section 3.3.4: the basic tags (think, tool call, answer) pass the syntactic
+    checks, as each dialect's parser notes them in a step's issues. The verdict and its references
+    are `Citation`'s business: a broken `<ref>` does not close this gate, nor does a tool response
+    that the environment cut short. A trajectory cut off before its answer is invalid, and so is a
+    stray tag or text outside the tags. A dialect that asks for no thoughts needs none; parallel
+    calls share the thought of their turn. Where an agent checks its answers (`Step.verified`), the
+    trajectory ends with an answer or with a check that upheld it.
 
-    `Score.steps` are all 1.0, or 0.0 at the step with the first problem alone: what the others are worth is not known.
+    `Score.steps` are all 1.0, or 0.0 at the step with the first problem alone: what the others are
+    worth is not known.
 
     Example:
         >>> from faithful_search.trajectory import Step, ToolCall, Trajectory
@@ -38,10 +48,27 @@ class Format(Reward):
         >>> Format().score(Trajectory(steps=(search,))).why
         'step 1: the trajectory ends without an answer'
 
-    How to hack it: answer at once from memory. One well-formed turn passes; that is why it is a gate and not a reward.
+    How to hack it: answer at once from memory. One well-formed turn passes; that is why it is a
+    gate and not a reward.
     """
 
     name: ClassVar[str] = "format"
+    results: ClassVar[Mapping[str, Result]] = {
+        "protocol_format": Result(
+            asks="is it written as its protocol asks?",
+            clean="every turn is well formed, and the last one answers",
+        ),
+        "valid_format": Result(
+            asks="is it written as its dialect asks?",
+        ),
+    }
+    titles: ClassVar[Mapping[str, str]] = {
+        "valid_format": "Valid format",
+    }
+    columns: ClassVar[Mapping[str, Column]] = {
+        "format": Column("format", "share with a valid format"),
+    }
+    label: ClassVar[str] = "valid format"
 
     def score(self, trajectory: Trajectory) -> Score:
         steps, thinks = trajectory.steps, asks_for_thoughts(trajectory.dialect)

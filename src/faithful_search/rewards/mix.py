@@ -1,10 +1,14 @@
-"""Several rewards as one: gate, weights, warm-up, the adaptive part, and what counts on right answers only."""
+"""Several rewards as one: gate, weights, warm-up, the adaptive part, and what counts on right
+answers only.
+"""
 
 import dataclasses
+import logging
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, ClassVar, Self, cast
 
 import msgspec
@@ -20,23 +24,30 @@ from .format import Format
 from .self_correctness import SelfCorrectness
 from .source_gated import SourceGated
 
-MISSING = 0.1  # the share of a batch's outcomes that a judge may leave open before their mean counts for nothing
-INVALID = -1.0  # the value of a row that fails the gate
+MOST_MISSING = 0.1
+"""The largest share of outcomes without a value at which the EMA is still updated."""
+OUTCOMES = (Correctness, SelfCorrectness, SourceGated)
+"""The rewards that say whether an answer is right; one of these is a mix's outcome."""
+INVALID = -1.0
+"""The value of a row that fails the gate."""
+_log = logging.getLogger(__name__)
 _BOUND = re.compile(r"(?P<steps>\d+)|(?P<epochs>\d+(?:\.\d*)?|\.\d+)\s*ep(?:ochs?)?")
-Components = dict[str, Score]
+ComponentScores = dict[str, Score]
+"""The scores of one trajectory, by the names of what was scored."""
 
 
 @dataclass(frozen=True)
 class Adaptive:
-    """R_a = alpha·process + (1 - alpha)·outcome, one alpha for the whole global batch (Proof-of-Use, equations 6 to 9).
+    """R_a = alpha·process + (1 - alpha)·outcome, one alpha for the whole global batch
+    (Proof-of-Use, equations 6 to 9).
 
     ```
     c̄ ← beta c̄ + (1 - beta) c        c: the batch mean of the outcome
     alpha = sigmoid(kappa (tau - c̄))
     ```
 
-    The values of beta, tau and kappa are ours. `fixed` holds alpha constant: 0.5 is the static mix, 0.0 leaves the
-    process out, which is then not scored.
+    The values of beta, tau and kappa are ours. `fixed` holds alpha constant: 0.5 is the static mix,
+    0.0 leaves the process out, which is then not scored.
     """
 
     process: Reward = field(default_factory=AnswerSupport)
@@ -57,23 +68,33 @@ class Adaptive:
         return dataclasses.replace(self, process=process, outcome=outcome)
 
     def alpha(self, ema: float | None) -> float:
-        """The weight of the process at an EMA of the outcome; before any batch that of 0."""
+        """The weight of the process at an EMA of the outcome. `None`, before any batch, counts as
+        0.
+        """
         if self.fixed is not None:
             return self.fixed
-        # the sigmoid, which never overflows as a tanh
+        # the sigmoid, written as a tanh, which never overflows
         return (1 + math.tanh(self.kappa * (self.tau - (ema or 0.0)) / 2)) / 2
 
     def shares(self, alpha: float) -> list[tuple[Reward, float]]:
-        """The rewards that are scored, and what each counts."""
+        """The rewards that are scored, with the weight of each at this alpha."""
         outcome = (self.outcome, 1 - alpha)
-        return [outcome] if self.fixed == 0 else [(self.process, alpha), outcome]
+        if self.fixed == 0:
+            return [outcome]
+        return [(self.process, alpha), outcome]
+
+    @property
+    def scored(self) -> list[Reward]:
+        """The rewards that are scored: a process that is left out (`fixed` is 0) is not."""
+        return [self.outcome] if self.fixed == 0 else [self.process, self.outcome]
 
 
 class MixState(msgspec.Struct, frozen=True):
     """What a `Mix` remembers between updates: the outcome's EMA and the step that `warmup` goes by.
 
-    Without an EMA, the first batch's mean is the first. `MixState(ema=0.0)` starts from a policy that is never right,
-    so that alpha begins near 1. In training the step is the optimizer's, counted from 1; 0 is before the first.
+    Where `ema` is `None`, the mean of the first batch becomes the EMA. `MixState(ema=0.0)` starts
+    from a policy that is never right, so that alpha begins near 1. `step` is the optimizer's,
+    counted from 1; 0 is before the first.
     """
 
     ema: float | None = None
@@ -82,7 +103,8 @@ class MixState(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Warmup:
-    """A curriculum (VERITAS, section 4): the weights of `parts` rise linearly with the optimizer's steps.
+    """A curriculum (VERITAS, section 4): the weights of `parts` rise linearly with the optimizer's
+    steps.
 
     ```
     ramp(step) = 0                                for step ≤ T1
@@ -90,8 +112,9 @@ class Warmup:
                = 1                                for step ≥ T2
     ```
 
-    `start` is T1, in the paper the end of the first epoch, and `end` T2, half an epoch later, both in optimizer steps.
-    Step 1 makes the first update. With T1 = T2 the weights are full from T2 on; 0 and 0 is no curriculum.
+    `start` is T1, in the paper the end of the first epoch, and `end` T2, half an epoch later, both
+    in optimizer steps. Step 1 makes the first update. With T1 = T2 the weights are full from T2 on;
+    0 and 0 is no curriculum.
     """
 
     parts: tuple[str, ...]
@@ -108,20 +131,21 @@ class Warmup:
     def parse(
         cls, parts: Iterable[str], start: str | int, end: str | int, steps_per_epoch: int
     ) -> Self:
-        """A warm-up whose bounds are written in steps (`20`, "20") or in epochs ("1.0ep"), rounded half up.
+        """A warm-up whose bounds are written in steps (`20`, "20") or in epochs ("1.0ep"), rounded
+        half up.
 
         Example:
             >>> Warmup.parse(["info_think"], "1.0ep", "1.5ep", steps_per_epoch=13)
             Warmup(parts=('info_think',), start=13, end=20)
         """
         bounds = []
-        for written in (start, end):
-            found = _BOUND.fullmatch(str(written).strip())
-            if found is None:
+        for bound in (start, end):
+            match = _BOUND.fullmatch(str(bound).strip())
+            if match is None:
                 raise ConfigError(
-                    f"{written!r} is neither a number of steps (20) nor of epochs (1.5ep)"
+                    f"{bound!r} is neither a number of steps (20) nor of epochs (1.5ep)"
                 )
-            steps, epochs = found["steps"], found["epochs"]
+            steps, epochs = match["steps"], match["epochs"]
             bounds.append(int(steps) if steps else int(float(epochs) * steps_per_epoch + 0.5))
         return cls(tuple(parts), *bounds)
 
@@ -129,8 +153,10 @@ class Warmup:
         """The factor in [0, 1] on a part's weight at a step, counted from 1."""
         if part not in self.parts or step >= self.end:
             return 1.0
-        # only reached with start < step < end, so that nothing is divided by 0 where the two are equal
-        return (step - self.start) / (self.end - self.start) if step > self.start else 0.0
+        if step <= self.start:
+            return 0.0
+        # here start < step < end, so that nothing is divided by 0
+        return (step - self.start) / (self.end - self.start)
 
 
 @dataclass(frozen=True)
@@ -142,16 +168,21 @@ class Mix(BatchReward):
     R_final (default) = (R_cite + R_pt + R_a) / 3 if the format is valid, else -1
     ```
 
-    Proof-of-Use, section 3.3.4, equation 10. The state is a value: in training the order is `components` → `outcomes`
-    of all processes → `advance` → `combine`, so that a batch's alpha already knows the batch (equations 7 to 9).
-    `score_batch` combines at `state0` and advances nothing.
+    Proof-of-Use, section 3.3.4, equation 10. The state is a value: in training the order is
+    `components` → `outcomes` of all processes → `advance` → `combine`, so that a batch's alpha
+    already knows the batch (equations 7 to 9). `score_batch` combines at `state0` and advances
+    nothing.
 
-    A part without a value (its judge abstained, or it does not apply) makes the whole row `None`, and `why` says which;
-    the zeros that a paper defines stay in the sum. One of weight 0 at a step is passed over.
+    A part whose score has no value (its judge abstained, or the reward does not apply) makes the
+    whole row `None`, and `why` says which. A score of 0.0 that a paper defines, with
+    `parts["applies"]` False, is a value and is summed. A part of weight 0 at a step is scored but
+    not combined: a judge that is down before its warm-up leaves no row without a value. Where the
+    evidence stands in the agent's own text, a policy can invent it: `score_batch` marks such a row
+    by `parts["evidence_in_text"]`, and logs one warning in each process.
 
-    Parts named in `only_right` count where the answer is right and are 0 elsewhere, penalties included, so that nothing
-    is earned by citing well and being wrong (the rule of C-GRPO; CaRR, arXiv 2601.06021). Where nobody knows whether
-    the answer is right, the row has no value.
+    Parts named in `only_right` count where the answer is right and are 0 elsewhere, penalties
+    included, so that nothing is earned by citing well and being wrong (the rule of C-GRPO; CaRR,
+    arXiv 2601.06021). Where nobody knows whether the answer is right, the row has no value.
 
     ```
     R_k → R_k · [outcome ≥ 1]                                   for k in only_right
@@ -160,10 +191,12 @@ class Mix(BatchReward):
 
     Args:
         parts: rewards by name; at most one is `Adaptive`.
-        weights: by part name; `None` is the mean of the parts. Weights that sum to more than 1 may leave `range`.
+        weights: by part name; a part that is not named has weight 0. `None` is the mean of the
+            parts. With weights that sum to more than 1, values may leave `range`.
         gate: a reward that must reach 1.0, or `None`.
         warmup: a schedule for some weights.
-        absent: by part name, what a part counts where it does not apply to a row. Not for an `Adaptive` part.
+        absent: by part name, what a part counts where it does not apply to a row. Not for an
+            `Adaptive` part.
         only_right: names of parts that count on right answers only; what is right, `outcome` says.
         state0: where training starts, and what `score_batch` uses.
 
@@ -174,7 +207,8 @@ class Mix(BatchReward):
         >>> mix.score(t).value  # no citation: 0; no support: 0; correct: 1, half of it counts
         0.25
 
-    How to hack it: answer from memory while alpha is small: a right one without any tool call earns (1 - alpha)/3.
+    How to hack it: answer from memory while alpha is small: a right one without any tool call earns
+    (1 - alpha)/3.
     """
 
     parts: Mapping[str, Reward | Adaptive] = field(
@@ -193,180 +227,231 @@ class Mix(BatchReward):
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def __post_init__(self) -> None:
-        warmed = self.warmup.parts if self.warmup else ()
-        named = {
+        names_in_settings = {
             "weights": self.weights or (),
-            "warmup": warmed,
+            "warmup": self.warmup.parts if self.warmup else (),
             "absent": self.absent,
             "only_right": self.only_right,
         }
-        for what, given in named.items():
-            if unknown := sorted(set(given) - set(self.parts)):
+        for setting, names in names_in_settings.items():
+            unknown = sorted(set(names) - set(self.parts))
+            if unknown:
                 raise ConfigError(
-                    f"Mix: {what} name {', '.join(unknown)}; the parts are {', '.join(self.parts)}"
+                    f"Mix: {setting} name {', '.join(unknown)}; the parts are "
+                    f"{', '.join(self.parts)}"
                 )
-        names = [name for name, _ in self._scored()]
+        if not self.parts:
+            raise ConfigError("Mix: needs at least one part")
         adaptive = {name for name, part in self.parts.items() if isinstance(part, Adaptive)}
-        undecided = self.only_right and self.outcome in (None, *self.only_right)
-        for wrong, why in (
-            (not self.parts, "needs at least one part"),
-            (len(adaptive) > 1, "at most one part may be Adaptive; there is one EMA"),
-            (
-                len(set(names)) < len(names),
-                f"two components share a name: {', '.join(sorted(names))}",
-            ),
-            (adaptive & set(self.absent), "absent cannot name an Adaptive part; it is two rewards"),
-            (
-                undecided,
-                "only_right needs a part, not named in it, that says whether an answer is right",
-            ),
-        ):
-            if wrong:
-                raise ConfigError(f"Mix: {why}")
+        if len(adaptive) > 1:
+            raise ConfigError("Mix: at most one part may be Adaptive; there is one EMA")
+        components = sorted(self.component_names)
+        if len(set(components)) < len(components):
+            raise ConfigError(f"Mix: two components share a name: {', '.join(components)}")
+        if adaptive & set(self.absent):
+            raise ConfigError("Mix: absent cannot name an Adaptive part; it is two rewards")
+        outcome = self.outcome_name
+        if self.only_right and (outcome is None or outcome in self.only_right):
+            raise ConfigError(
+                "Mix: only_right needs a part, not named in it, that says whether an answer is "
+                "right"
+            )
 
     @property
     def made_of(self) -> tuple[Reward, ...]:
         return tuple(reward for _, reward in self._scored())
 
+    @property
+    def component_names(self) -> tuple[str, ...]:
+        """The names under which `components` and `Score.parts` have what was scored."""
+        return tuple(name for name, _ in self._scored())
+
     def bind(self, **resources: Any) -> Self:
+        # The parts are in a mapping, where `Reward.bind` does not look; it binds the gate.
         parts = {name: part.bind(**resources) for name, part in self.parts.items()}
         return dataclasses.replace(super().bind(**resources), parts=parts)
 
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
-        return self.combine(self.components(trajectories), self.state0)
+        scores = self.combine(self.components(trajectories), self.state0)
+        for number, trajectory in enumerate(trajectories):
+            if trajectory.evidence_from == "text":
+                _warn_of_texts()
+                parts = {**scores[number].parts, "evidence_in_text": True}
+                scores[number] = msgspec.structs.replace(scores[number], parts=parts)
+        return scores
 
-    def components(self, trajectories: Sequence[Trajectory]) -> list[Components]:
+    def components(self, trajectories: Sequence[Trajectory]) -> list[ComponentScores]:
         """Every reward's scores, each computed once: one mapping a row, by component name."""
-        # column by column, so that a reward's judge or the policy is asked once about all rows
-        columns = [(name, reward.score_batch(trajectories)) for name, reward in self._scored()]
-        return [{name: scores[i] for name, scores in columns} for i in range(len(trajectories))]
+        rows: list[ComponentScores] = [{} for _ in trajectories]
+        # reward by reward, so that its judge, or the policy, is asked once about all rows
+        for name, reward in self._scored():
+            for row, score in zip(rows, reward.score_batch(trajectories), strict=True):
+                row[name] = score
+        return rows
 
-    def outcomes(self, components: Sequence[Components]) -> list[float | None]:
+    def outcomes(self, components: Sequence[ComponentScores]) -> list[float | None]:
         """The outcome's value of each row to which it applies, `None` where its judge abstained."""
         if self._adaptive is None:
             return []
         scores = [row[self._adaptive.outcome.name] for row in components]
-        return [
-            score.value
-            for score in scores
-            if score.value is not None or score.parts.get("abstained")
-        ]
+        return [score.value for score in scores if _has_value_or_abstained(score)]
 
     def advance(
         self, state: MixState, outcomes: Sequence[float | None], step: int | None = None
     ) -> MixState:
-        """The state for an update whose global batch had these outcomes: that of `step`, by default the next.
+        """The state for an update whose global batch had these outcomes: that of `step`, by default
+        the next.
 
-        The EMA stays where it is when there are none, and when the judge abstained from more than a tenth of them: what
-        is then left does not represent the batch.
+        The EMA stays where it is when there are none, and when the judge abstained from more than a
+        tenth of them: what is then left does not represent the batch.
         """
         values = [value for value in outcomes if value is not None]
-        ema, missing = state.ema, len(outcomes) - len(values)
-        if self._adaptive is not None and values and missing <= MISSING * len(outcomes):
-            mean, beta = sum(values) / len(values), self._adaptive.beta
+        missing = len(outcomes) - len(values)
+        ema = state.ema
+        if self._adaptive is not None and values and missing <= MOST_MISSING * len(outcomes):
+            mean = sum(values) / len(values)
+            beta = self._adaptive.beta
             ema = mean if ema is None else beta * ema + (1 - beta) * mean
         return MixState(ema, state.step + 1 if step is None else step)
 
+    def state_at(self, step: int) -> MixState:
+        """The state for rollouts of a step, where nothing adapts to the batch.
+
+        `step` counts from the start of this training; `state0.step` is where an earlier one ended.
+        """
+        return MixState(self.state0.ema, self.state0.step + step)
+
     @property
-    def outcome(self) -> str | None:
-        """The component that says whether an answer is right: the adaptive part's outcome, else the only part that
-        compares answers, or `None`.
+    def outcome_name(self) -> str | None:
+        """The component that says whether an answer is right: the adaptive part's outcome, else the
+        only part that compares answers, or `None`.
         """
         if self._adaptive is not None:
             return self._adaptive.outcome.name
-        comparing = (Correctness, SelfCorrectness, SourceGated)
-        found = [name for name, part in self.parts.items() if isinstance(part, comparing)]
-        return found[0] if len(found) == 1 else None
+        candidates = [name for name, part in self.parts.items() if isinstance(part, OUTCOMES)]
+        return candidates[0] if len(candidates) == 1 else None
 
     def alpha(self, state: MixState) -> float | None:
+        """The weight of the adaptive part's process; `None` where no part is adaptive."""
         return None if self._adaptive is None else self._adaptive.alpha(state.ema)
 
-    def combine(self, components: Sequence[Components], state: MixState) -> list[Score]:
+    def combine(self, components: Sequence[ComponentScores], state: MixState) -> list[Score]:
         """One score a row; `parts` has each component's value, and `alpha`."""
         alpha, weights = self.alpha(state), self.weights_at(state.step)
         return [self._combine_row(row, weights, alpha) for row in components]
 
     def weights_at(self, step: int) -> dict[str, float]:
         """Each part's weight at a step: its own, as far as the warm-up lets it count."""
-        equal = dict.fromkeys(self.parts, 1 / len(self.parts))
-        weights = (
-            equal
-            if self.weights is None
-            else {name: self.weights.get(name, 0.0) for name in self.parts}
-        )
-        return {
-            name: own * (self.warmup.ramp(name, step) if self.warmup else 1.0)
-            for name, own in weights.items()
-        }
+        weights = {}
+        for name in self.parts:
+            weight = 1 / len(self.parts) if self.weights is None else self.weights.get(name, 0.0)
+            ramp = 1.0 if self.warmup is None else self.warmup.ramp(name, step)
+            weights[name] = weight * ramp
+        return weights
 
     def _combine_row(
-        self, row: Components, weights: Mapping[str, float], alpha: float | None
+        self, row: ComponentScores, weights: Mapping[str, float], alpha: float | None
     ) -> Score:
-        told: dict[str, Any] = {name: score.value for name, score in row.items()}
+        values: dict[str, Any] = {name: score.value for name, score in row.items()}
         if alpha is not None:
-            told["alpha"] = alpha
+            values["alpha"] = alpha
         if self.gate is not None:
             gate = row[self.gate.name]
             if gate.value is None:
-                return _missing(self.gate.name, gate, told)
+                return _missing(self.gate.name, gate, values)
             if gate.value < 1.0:
-                # the row's value stands at the steps that failed the gate
-                blame = tuple(
-                    None if step is None or step >= 1.0 else INVALID for step in gate.steps
-                )
-                return Score(INVALID, gate.why, told, blame)
-        outcome = cast(str, self.outcome)  # there is one where `only_right` names a part
-        right = self._value(outcome, row[outcome]) if self.only_right else None
+                return _invalid(gate, values)
+        outcome = cast(str, self.outcome_name)  # there is one where `only_right` names a part
         total = 0.0
-        earned: list[
-            tuple[float, tuple[float, ...]]
-        ] = []  # weight and credit of what says something of steps
-        for name, weight in weights.items():
-            if (
-                weight == 0
-            ):  # nor does it empty the row: before a warm-up a judge that is down costs nothing
+        step_rows = []
+        for part_name, weight in weights.items():
+            # Before its warm-up a part whose judge is down leaves no row without a value.
+            if weight == 0:
                 continue
-            value, part, shares = 0.0, self.parts[name], [(name, 1.0)]
-            if isinstance(part, Adaptive):
-                # there is an alpha where a part is adaptive
-                shares = [(reward.name, share) for reward, share in part.shares(cast(float, alpha))]
-            for component, share in shares:
-                if name in self.only_right and component != outcome:
-                    if right is None:
-                        return _missing(outcome, row[outcome], told)
-                    if right < 1.0:
+            part_value = 0.0
+            for component_name, share in self._shares(part_name, alpha):
+                score = row[component_name]
+                if part_name in self.only_right and component_name != outcome:
+                    is_right = self._is_right(row)
+                    if is_right is None:
+                        return _missing(outcome, row[outcome], values)
+                    if not is_right:
                         continue
-                own = self._value(component, row[component])
-                if own is None:
-                    return _missing(component, row[component], told)
-                value += share * own
-                if credit := row[component].credit[0]:
-                    earned.append((weight * share, credit))
-            total += weight * value
-        # entries whose mean is what the steps earned; none if no part knows of steps
-        rows = [[weight * own * len(credit) for own in credit] for weight, credit in earned]
-        return Score(total, "", told, tuple(map(sum, zip(*rows, strict=True))))
+                value = self._value(component_name, score)
+                if value is None:
+                    return _missing(component_name, score, values)
+                part_value += share * value
+                step_shares, _ = score.credit
+                if step_shares:
+                    # `Score.credit` divides by the number of steps. Multiplied by it, the mean of
+                    # the mix's `steps` is what the steps earned of its value.
+                    scale = weight * share * len(step_shares)
+                    step_rows.append([scale * step_share for step_share in step_shares])
+            total += weight * part_value
+        steps = tuple(sum(column) for column in zip(*step_rows, strict=True))
+        return Score(total, "", values, steps)
+
+    def _shares(self, name: str, alpha: float | None) -> list[tuple[str, float]]:
+        """The components of a part, with the share of each in the part's value."""
+        part = self.parts[name]
+        if not isinstance(part, Adaptive):
+            return [(name, 1.0)]
+        # there is an alpha where a part is adaptive
+        shares = part.shares(cast(float, alpha))
+        return [(reward.name, share) for reward, share in shares]
+
+    def _is_right(self, row: ComponentScores) -> bool | None:
+        """Whether the row's answer is right; `None` where nobody knows."""
+        outcome = cast(str, self.outcome_name)  # there is one where `only_right` names a part
+        value = self._value(outcome, row[outcome])
+        return None if value is None else value >= 1.0
 
     def _value(self, name: str, score: Score) -> float | None:
-        # where a judge abstained nobody knows: that is no absence
-        applies = score.value is not None or score.parts.get("abstained")
-        return score.value if applies else self.absent.get(name)
+        """What a component counts; `None` leaves the row without a value."""
+        return score.value if _has_value_or_abstained(score) else self.absent.get(name)
 
     @property
     def _adaptive(self) -> Adaptive | None:
         return next((part for part in self.parts.values() if isinstance(part, Adaptive)), None)
 
     def _scored(self) -> Iterator[tuple[str, Reward]]:
+        """The rewards to score, by the names of the components: the gate and the parts."""
         if self.gate is not None:
             yield self.gate.name, self.gate
         for name, part in self.parts.items():
             if isinstance(part, Adaptive):
-                yield from ((reward.name, reward) for reward, _ in part.shares(0.0))
+                for reward in part.scored:
+                    yield reward.name, reward
             else:
                 yield name, part
 
 
-def _missing(name: str, score: Score, told: dict[str, Any]) -> Score:
+@cache  # once is enough
+def _warn_of_texts() -> None:
+    _log.warning(
+        "a mix of rewards scores trajectories whose evidence stands in the agent's own text: a "
+        "policy that is rewarded for them can invent it. Read what a policy wrote by "
+        "faithful_search.parse(…, responses='messages'), or use faithful_search.trl_reward."
+    )
+
+
+def _has_value_or_abstained(score: Score) -> bool:
+    """Whether the row has a value, or would have one had the judge answered. `Mix.absent` replaces
+    only scores for which this is False.
+    """
+    return score.value is not None or bool(score.parts.get("abstained"))
+
+
+def _invalid(gate: Score, values: dict[str, Any]) -> Score:
+    """The score of a row that fails the gate. `steps` has the value at each step that failed and
+    None elsewhere, so that their mean is the value.
+    """
+    blame = tuple(None if step is None or step >= 1.0 else INVALID for step in gate.steps)
+    return Score(INVALID, gate.why, values, blame)
+
+
+def _missing(name: str, score: Score, values: dict[str, Any]) -> Score:
+    """The score of a row without a value, since this component has none."""
     if score.parts.get("abstained"):
-        told["abstained"] = True
-    return Score(None, f"{name}: {score.why or 'no value'}", told)
+        values["abstained"] = True
+    return Score(None, f"{name}: {score.why or 'no value'}", values)

@@ -1,59 +1,94 @@
-"""What takes the place of evidence when a verdict is tested: unrelated passages, and lures."""
+"""What takes the place of evidence when a verdict is tested: other texts, and lures.
 
-import json
+Only the words of a text change. Id, title, address and place stay, and the new text is about as
+long as the old one, ends alike, and names the title where the old one did. So the form of a
+response says nothing about whether it is the real one: whoever wants to know must read.
+"""
+
+import math
 import random
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from importlib.resources import files
-from typing import Any, Protocol, runtime_checkable
+from itertools import zip_longest
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+from urllib.parse import urlsplit
 
 import msgspec
 
 from ..errors import ConfigError, DataError
 from ..text import content_words
 from ..trajectory import Evidence, Step, Trajectory
-from ..world import Change
+from .form import cut, ended_like, gap, mention, renamed, slack
+from .lures import Passage, lure_name, statement, with_lure
 
-Passage = tuple[str, str]
-Source = tuple[str, str, str]
-
-TRIES = 32  # passages drawn from the pool before a neutral one is taken
-FOIL_TRIES = 4  # how often foils are asked for a passage that the response does not hold yet
-_BUILT_IN = json.loads(
-    (files("faithful_search") / "data" / "replacements.json").read_text(encoding="utf-8")
-)
-# passages on nothing in particular, and ones that answer a `{query}` with a made-up `{name}`
-NEUTRAL: tuple[Passage, ...] = tuple((title, text) for title, text in _BUILT_IN["neutral"])
-LURES: tuple[str, ...] = tuple(_BUILT_IN["lures"])
-_WORD = re.compile(r"\w+")
+TRIES = 64
+"""Passages of the pool that are looked at for one replacement, if they are long enough together."""
+MOST_TIMES_AS_LONG = 2
+"""A lure stands in no text that is shorter than half of it: it would show by its length."""
+FOIL_TRIES = 4
+"""Foils that are looked at for one replacement."""
 
 
 @runtime_checkable
 class Foils(Protocol):
-    """Evidence that differs from what a query asks for in the fact alone, for corpora whose facts are known.
+    """Evidence that differs from what a query asks for in the fact alone, for corpora whose facts
+    are known.
 
-    Whatever is drawn comes from `rng`, so that the same draw gives the same passage; `None` where there is none.
+    All draws come from `rng`, so that the same generator gives the same passage; `None` where there
+    is none. Of a passage that they give only the text is shown, under the title that stands there.
     """
 
-    def changed(self, change: Change) -> "Foils":
-        """Those of a changed world: what a passage states depends on the world it was read in."""
+    def in_context(self, context: str) -> "Foils":
+        """The foils of a rollout's world: what a passage states depends on it. `context` is
+        `tasks.world_context` of the rollout, empty where nothing is changed.
+        """
 
-    def states(self, query: str, item: Evidence) -> bool:
+    def states(self, query: str, passage: Evidence) -> bool:
         """Whether a passage states what the query asks for."""
 
-    def replace(self, query: str, item: Evidence, rng: random.Random) -> Passage | None:
-        """Title and text of a passage that looks like what the query asks for and does not state it."""
+    def replace(self, query: str, passage: Evidence, rng: random.Random) -> Passage | None:
+        """Title and text of a passage that looks like `passage` and does not state what the query
+        asks for.
+        """
 
     def lure(self, query: str, rng: random.Random) -> Passage | None:
         """Title and text of a wrong answer to the query in the corpus's own sentences."""
 
 
+class Donor(NamedTuple):
+    """A passage whose text may take the place of another's.
+
+    Attributes:
+        question: the question of the rollout that found it; empty for snippets of a corpus, as are
+            the next two.
+        query: the query that found it.
+        tool: the tool that found it.
+        title: its title.
+        text: its text.
+        url: its address.
+        cited: whether the agent cited it for that query.
+    """
+
+    question: str
+    query: str
+    tool: str
+    title: str
+    text: str
+    url: str = ""
+    cited: bool = False
+
+    @property
+    def words(self) -> set[str]:
+        return set(content_words(f"{self.query} {self.title} {self.text}"))
+
+
 def corpus_snippets(
     rows: Iterable[Mapping[str, Any]], n: int = 256, seed: int = 0
 ) -> tuple[Passage, ...]:
-    """`n` pairs of title and text drawn from a corpus (rows `title`, `text`), for `EvidenceSensitivity(snippets=…)`;
-    all of them, where there are no more. The same rows in any order give the same pairs. Raises `ConfigError` when `n`
-    is below 1, `DataError` when no row has a text.
+    """Draw `n` pairs of title and text from a corpus (rows `title`, `text`), for
+    `EvidenceSensitivity(snippets=…)`; all pairs, where there are fewer.
+
+    The same rows in any order give the same pairs. Raises `ConfigError` when `n` is below 1,
+    `DataError` when no row has a text.
     """
     if n < 1:
         raise ConfigError(f"corpus_snippets: n must be at least 1, not {n}")
@@ -68,109 +103,223 @@ def corpus_snippets(
     return tuple(random.Random(f"snippets:{seed}").sample(sorted(passages), min(n, len(passages))))
 
 
-def sources(
+def donors_of(
     trajectories: Sequence[Trajectory],
     snippets: Sequence[str | Passage] = (),
     gather: Callable[[list[Any]], list[Any]] = list,
-) -> list[Source]:
-    """(question, title, text) of what may replace evidence, of all processes that `gather` knows; sorted, so that the
-    order of a batch does not matter."""
+) -> list[Donor]:
+    """The passages that may replace evidence: the snippets, or else the evidence of the
+    trajectories of all processes that `gather` knows. They are sorted, so that the order of a batch
+    does not matter.
+    """
     if snippets:
-        return sorted(
-            ("", "", given) if isinstance(given, str) else ("", *given) for given in snippets
-        )
-    found = {
-        (trajectory.question, item.title, item.text)
-        for trajectory in trajectories
-        if trajectory.question
-        for step in trajectory.steps
-        for item in step.evidence
+        pairs = [("", snippet) if isinstance(snippet, str) else snippet for snippet in snippets]
+        return sorted(Donor("", "", "", title, text) for title, text in pairs)
+    donors: set[Donor] = set()
+    for trajectory in trajectories:
+        if trajectory.question:
+            steps = trajectory.steps
+            for step, following in zip_longest(steps, steps[1:]):
+                donors |= _donors(trajectory.question, step, following.refs if following else ())
+    return sorted({Donor(*gathered) for gathered in gather(sorted(donors))})
+
+
+def _donors(question: str, step: Step, cited: Collection[str]) -> set[Donor]:
+    tool, query = step.call.name if step.call else "", query_of(step)
+    return {
+        Donor(question, query, tool, passage.title, passage.text, passage.url, passage.id in cited)
+        for passage in step.evidence
     }
-    return sorted(set(gather(sorted(found))))
+
+
+class Degraded(NamedTuple):
+    """Evidence with some passages exchanged; `by_foils`: one of the foils is among them."""
+
+    evidence: list[Evidence]
+    by_foils: bool = False
 
 
 def degrade(
     previous: Step,
     refs: Collection[str],
     question: str | None,
-    pool: list[Source],
+    pool: Sequence[Donor],
     rng: random.Random,
     foils: Foils | None = None,
-) -> tuple[tuple[Evidence, ...], bool]:
-    """`previous`'s evidence with the passages named in `refs` exchanged, each for another one where possible, and
-    whether one of the foils is among them. What these have nothing for becomes unrelated."""
-    taken = {item.text for item in previous.evidence}
-    topic = frozenset(content_words(f"{question or ''} {query_of(previous)}"))
-    changed, by_foils = [], False
-    for item in previous.evidence:
-        if item.id in refs:
-            tries = [foils] * FOIL_TRIES if foils else []
-            drawn = (one.replace(asked_for(previous, question), item, rng) for one in tries)
-            foil = next((passage for passage in drawn if passage and passage[1] not in taken), None)
-            by_foils = by_foils or foil is not None
-            passage = foil or _draw(pool, question, topic, taken, rng)
-            taken.add(passage[1])
-            item = _exchange(item, passage)
-        changed.append(item)
-    return tuple(changed), by_foils
+    hidden: str = "",
+) -> Degraded | None:
+    """`previous`'s evidence with the texts of the passages named in `refs` exchanged, each for
+    another one; `None` where there is nothing to exchange one for.
+
+    A text comes from `foils`, or is made of passages of `pool` that have nothing to do with what
+    was asked. `hidden` must not remain anywhere: a title or an address that holds it is exchanged,
+    too.
+    """
+    used_texts = {passage.text for passage in previous.evidence}
+    query = asked_for(previous, question)
+    evidence: list[Evidence] = []
+    by_foils = False
+    for passage in previous.evidence:
+        if passage.id not in refs:
+            evidence.append(passage)
+            continue
+        foil = _foil(foils, query, passage, used_texts, rng) if foils else None
+        if foil is not None:
+            by_foils = True
+            replaced = msgspec.structs.replace(passage, text=foil)
+        else:
+            donors = _unrelated(passage, previous, question, pool, used_texts, rng)
+            rewritten = _rewritten(passage, donors, hidden)
+            if rewritten is None:
+                return None
+            replaced, used_donors = rewritten
+            used_texts.update(donor.text for donor in used_donors)
+        used_texts.add(replaced.text)
+        evidence.append(replaced)
+    return Degraded(evidence, by_foils)
 
 
-def _draw(
-    pool: list[Source],
-    question: str | None,
-    topic: frozenset[str],
-    taken: set[str],
-    rng: random.Random,
-) -> Passage:
-    """A passage of another question that shares no content word with `topic`; else one of the neutral ones."""
-    # a pool may hold thousands of passages: some tries find an unrelated one nearly always
-    for asked, title, text in rng.sample(pool, min(TRIES, len(pool))):
-        if (
-            asked != question
-            and text not in taken
-            and topic.isdisjoint(content_words(f"{title} {text}"))
-        ):
-            return title, text
-    # in a random order, of which `min` takes the first that is neither there already nor on the topic
-    neutral = rng.sample(NEUTRAL, len(NEUTRAL))
-    return min(
-        neutral,
-        key=lambda found: (found[1] in taken, not topic.isdisjoint(content_words(" ".join(found)))),
-    )
+def _foil(
+    foils: Foils, query: str, passage: Evidence, used_texts: Collection[str], rng: random.Random
+) -> str | None:
+    """Of some that the response does not hold yet, the foil that is most nearly as long."""
+    drawn = [foils.replace(query, passage, rng) for _ in range(FOIL_TRIES)]
+    texts = [foil[1] for foil in drawn if foil and foil[1] not in used_texts]
+    return min(texts, key=lambda text: abs(len(text) - len(passage.text)), default=None)
+
+
+class Lured(NamedTuple):
+    """Evidence with a lure at `place`; `by_foils`: it is a sentence of the corpus's."""
+
+    evidence: list[Evidence]
+    place: int
+    by_foils: bool = False
 
 
 def lure(
-    previous: Step, question: str | None, rng: random.Random, given: Passage | None = None
-) -> tuple[list[Evidence], int]:
-    """`previous`'s evidence with one random passage exchanged for `given`, or else for a template that answers the
-    query with a made-up name; and which one it is."""
-    if given is None:
-        query = asked_for(previous, question)
-        given = query, rng.choice(LURES).format(query=query, name=made_up_answer(question or query))
-    evidence, place = list(previous.evidence), rng.randrange(len(previous.evidence))
-    evidence[place] = _exchange(evidence[place], given)
-    return evidence, place
+    previous: Step,
+    question: str | None,
+    pool: Sequence[Donor],
+    rng: random.Random,
+    foil: Passage | None = None,
+) -> Lured | None:
+    """`previous`'s evidence with a lure in one of its texts: that of `foil`, where a passage has
+    its title, or else a statement that answers the query with a name of the passages, or of the
+    pool. `None` where all texts are far shorter than that.
+    """
+    evidence = list(previous.evidence)
+    places = list(range(len(evidence)))
+    if foil is not None:
+        alike = [place for place in places if evidence[place].title == foil[0]]
+        if alike:
+            place = rng.choice(alike)
+            evidence[place] = msgspec.structs.replace(evidence[place], text=foil[1])
+            return Lured(evidence, place, by_foils=True)
+    query = asked_for(previous, question)
+    passages: list[Passage] = [(each.title, each.text) for each in evidence]
+    passages += [(donor.title, donor.text) for donor in rng.sample(pool, min(TRIES, len(pool)))]
+    for place in rng.sample(places, len(places)):
+        original = evidence[place]
+        name = lure_name(original, passages, f"{query} {question or ''}", rng)
+        text = statement(query, name, rng, like=original.text)
+        if len(text) <= MOST_TIMES_AS_LONG * len(original.text):
+            evidence[place] = with_lure(original, text, rng)
+            return Lured(evidence, place)
+    return None
 
 
 def asked_for(step: Step, question: str | None) -> str:
-    """What a call that brought evidence was after: its query, or what comes nearest to one."""
-    return query_of(step) or question or step.evidence[0].title or "this question"
+    """What a call that brought evidence asked for: the words of its query without addresses; where
+    it has none, the question, or the title of the first passage.
+    """
+    words = [word for word in query_of(step).split() if "://" not in word]
+    return " ".join(words) or question or step.evidence[0].title or "this question"
 
 
 def query_of(step: Step) -> str:
-    """The strings a call was made with, joined."""
-    values = step.call.arguments.values() if step.call else ()
-    lists = (value if isinstance(value, list) else [value] for value in values)
-    return " ".join(value for part in lists for value in part if isinstance(value, str)).strip()
+    """The strings that a call was made with, joined by blanks; empty where there was no call."""
+    texts: list[str] = []
+    for value in step.call.arguments.values() if step.call else ():
+        listed = value if isinstance(value, list) else [value]
+        texts += [text for text in listed if isinstance(text, str)]
+    return " ".join(texts).strip()
 
 
-def made_up_answer(question: str) -> str:
-    """The question's last capitalised word after the first, as it looks like a name; else its longest word."""
-    words = _WORD.findall(question)
-    names = [word for word in words[1:] if word[0].isupper()]
-    return names[-1] if names else max(words, key=len, default="this")
+def _unrelated(
+    passage: Evidence,
+    previous: Step,
+    question: str | None,
+    pool: Sequence[Donor],
+    used_texts: Collection[str],
+    rng: random.Random,
+) -> list[Donor]:
+    """Passages of the pool that have nothing to do with the query, those most like `passage` in
+    form first.
+
+    They are of other questions and share no content word with this one and its query; where there
+    are none, they may be of this question but share no word with the query.
+    """
+    query = set(content_words(query_of(previous)))
+    topic = query | set(content_words(question or ""))
+    of_other_questions: list[Donor] = []
+    of_this_question: list[Donor] = []
+    length = 0
+    for looked_at, donor in enumerate(rng.sample(pool, len(pool))):
+        if looked_at >= TRIES and length >= len(passage.text):
+            break
+        words = donor.words
+        if donor.text in used_texts:
+            continue
+        if donor.question != question and topic.isdisjoint(words):
+            of_other_questions.append(donor)
+            length += len(donor.text)
+        elif query and query.isdisjoint(words):
+            of_this_question.append(donor)
+    tool = previous.call.name if previous.call else ""
+    return sorted(
+        of_other_questions or of_this_question,
+        key=lambda donor: _distance(passage, tool, donor),
+    )
 
 
-def _exchange(item: Evidence, passage: Passage) -> Evidence:
-    # a title that names the asked entity, and a page's address, would give the topic away
-    return msgspec.structs.replace(item, title=passage[0], text=passage[1], url="")
+def _distance(passage: Evidence, tool: str, donor: Donor) -> float:
+    """How much the form of two passages differs: their length, their tool, whether they name their
+    title.
+
+    Passages that were cited for their query come before others: it is known what they state, while
+    the others may state of their subject just what is asked here.
+    """
+    passage_names_title = bool(mention(passage.title, passage.text))
+    donor_names_title = bool(mention(donor.title, donor.text))
+    distance = abs(math.log((len(donor.text) + 1) / (len(passage.text) + 1)))
+    distance += passage_names_title != donor_names_title
+    distance += donor.tool != tool
+    distance += not donor.cited
+    return distance
+
+
+def _rewritten(
+    passage: Evidence, donors: Sequence[Donor], hidden: str
+) -> tuple[Evidence, list[Donor]] | None:
+    """The passage with as many of the donors' texts as make one of its length, under its own title
+    and address as far as they do not hold `hidden`; and those donors. `None` where they are not
+    enough.
+    """
+    title, url = passage.title, passage.url
+    if donors and hidden and hidden.casefold() in title.casefold():
+        title = donors[0].title
+    if donors and hidden and hidden.casefold() in url.casefold():
+        url = donors[0].url or urlsplit(url)._replace(path="/", query="", fragment="").geturl()
+    original = passage.text
+    name = mention(passage.title, original) if title == passage.title else ""
+    leeway = slack(original)
+    text = ""
+    for number, donor in enumerate(donors, start=1):
+        donor_name = mention(donor.title, donor.text)
+        part = renamed(donor.text, donor_name, name) if donor_name and name else donor.text
+        text = f"{text}{gap(original)}{part}" if text else part
+        if len(text) >= len(original) - leeway:
+            text = ended_like(cut(text, len(original), leeway), original)
+            rewritten = msgspec.structs.replace(passage, title=title, url=url, text=text)
+            return rewritten, list(donors[:number])
+    return None

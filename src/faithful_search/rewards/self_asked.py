@@ -1,4 +1,6 @@
-"""What rewards share that ask the policy itself: a chat of its own about a finished trajectory, and a reply to read."""
+"""What rewards share that ask the policy itself: a chat of its own about a finished trajectory, and
+a reply to read.
+"""
 
 import re
 from abc import abstractmethod
@@ -20,14 +22,17 @@ _AGENTS_TAG = re.compile(r"</?[a-z_]+>")
 
 @dataclass(frozen=True)
 class SelfAsked(PolicyReward):
-    """The policy is asked about each trajectory that `settled` leaves open, and `read` makes a score of its reply.
+    """The policy is asked about each trajectory that `settled` leaves open, and `read` makes a
+    score of its reply.
 
-    A batch is one call of the policy's `generate`, with the weights as they stand. A reply that cannot be read gives no
-    verdict: the score has no value, and `parts["abstained"]` is True. `parts["reply"]` is the reply.
+    A batch is one call of the policy's `generate`, with the weights as they stand. A reply that
+    cannot be read gives no verdict: the score has no value, and `parts["abstained"]` is True.
+    `parts["reply"]` is the reply.
 
     Args:
         temperature: of the replies; 0 is greedy. The paper judges at 0.1.
-        reply_tokens: how long a reply may be. `ConfigError` where a question does not fit into the policy's context.
+        reply_tokens: how long a reply may be. `ConfigError` where a question does not fit into the
+            policy's context.
     """
 
     temperature: float = 0.1
@@ -62,47 +67,50 @@ class SelfAsked(PolicyReward):
             fence.escape(trajectory.question or ""),
             fence.escape(" | ".join(trajectory.answers)),
         )
-        asked = f"{self.opening}\nQuestion: {question}\nReference answer: {reference}"
-        return f"{asked}\n{self.shown(trajectory, fence)}"
+        opening = f"{self.opening}\nQuestion: {question}\nReference answer: {reference}"
+        return f"{opening}\n{self.shown(trajectory, fence)}"
 
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
-        policy, settled = (
-            self.bound_policy,
-            [self.settled(trajectory) for trajectory in trajectories],
-        )
-        asked = [item for item, score in zip(trajectories, settled, strict=True) if score is None]
-        names = {item.dialect for item in asked}
-        chats = {
-            name: ChatFormat.of(policy.tokenizer, dialects.load(name or "self_eval"))
-            for name in names
-        }
-        askers = {name: self.asker(chat) for name, chat in chats.items()}
-        stop = tuple({text for chat in chats.values() for text in chat.stop})
-        sampling = Sampling(self.temperature, max_new_tokens=self.reply_tokens, stop=stop)
-        prompts = [askers[item.dialect](item) for item in asked]
+        policy = self.bound_policy
+        settled = [self.settled(trajectory) for trajectory in trajectories]
+        to_ask = [
+            trajectory
+            for trajectory, score in zip(trajectories, settled, strict=True)
+            if score is None
+        ]
+        askers = {}
+        stop: set[str] = set()
+        for name in {trajectory.dialect for trajectory in to_ask}:
+            chat = ChatFormat.of(policy.tokenizer, dialects.load(name or "self_eval"))
+            askers[name] = self.asker(chat)
+            stop.update(chat.stop)
+        sampling = Sampling(self.temperature, max_new_tokens=self.reply_tokens, stop=tuple(stop))
+        prompts = [askers[trajectory.dialect](trajectory) for trajectory in to_ask]
         judged = []
         for completion in policy.generate(prompts, sampling) if prompts else ():
             reply = policy.tokenizer.decode(completion.ids, skip_special_tokens=True)
             value = self.read(reply)
             if value is None:
-                told = {"abstained": True, "reply": reply}
-                judged.append(Score(None, f"no verdict in the reply {reply[:200]!r}", told))
+                parts = {"abstained": True, "reply": reply}
+                judged.append(Score(None, f"no verdict in the reply {reply[:200]!r}", parts))
             else:
                 judged.append(Score(value, reply.strip(), {"reply": reply}))
-        found = iter(judged)
-        return [score or next(found) for score in settled]  # a score is true, also one of 0.0
+        replies = iter(judged)
+        return [score or next(replies) for score in settled]  # a score is true, also one of 0.0
 
     def asker(self, chat: ChatFormat) -> Callable[[Trajectory], list[int]]:
-        """What makes the ids, of a trajectory, that the policy continues with its reply."""
+        """A function from a trajectory to the prompt's ids, which the policy continues with its
+        reply.
+        """
         guard = guarded(Fence(tags(self.block)), chat.tokenizer)
         special = {
             token.content for token in chat.tokenizer.added_tokens_decoder.values() if token.special
         }
         # the agent's own tags stay as they are, also where a tokenizer has them as tokens
-        kept = tuple(
+        control_tokens = tuple(
             token for token in guard.tokens if token in special or not _AGENTS_TAG.fullmatch(token)
         )
-        fence = Fence(guard.pattern, kept, guard.fold)
+        fence = Fence(guard.pattern, control_tokens, guard.fold)
 
         def ask(trajectory: Trajectory) -> list[int]:
             user = {"role": "user", "content": self.question(trajectory, fence)}

@@ -1,6 +1,9 @@
-"""How good does the policy itself find its search? The trajectory reward of trajectory-level self-evaluation."""
+"""How good does the policy itself find its search? The trajectory reward of trajectory-level
+self-evaluation.
+"""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import ClassVar
@@ -8,6 +11,7 @@ from typing import ClassVar
 from .. import dialects
 from ..dialects.fence import Fence
 from ..trajectory import Trajectory
+from .base import Column, Result
 from .self_asked import SelfAsked
 
 # the paper's scores by the gravest error of a trajectory
@@ -30,13 +34,24 @@ class SelfRubric(SelfAsked):
     0.0 critical: answered from memory, even if right
     ```
 
-    Trajectory-level self-evaluation, section 2.2 (the prompt is ours; the paper does not print its own). The last score
-    in the reply counts, and any other number than these five is none.
+    Trajectory-level self-evaluation, section 2.2 (the prompt is ours; the paper does not print its
+    own). The last score in the reply counts, and any other number than these five is none.
 
-    How to hack it: rate yourself well; `WorldRubric` or a judge from outside shows it, see docs/self-evaluation.md.
+    How to hack it: rate yourself well; `WorldRubric` or a judge from outside shows it, see
+    docs/self-evaluation.md.
     """
 
     name: ClassVar[str] = "self_rubric"
+    results: ClassVar[Mapping[str, Result]] = {
+        "self_rubric": Result(
+            asks="how does the policy score its own research?",
+            direction=0,
+        ),
+    }
+    columns: ClassVar[Mapping[str, Column]] = {
+        "self_rubric": Column("R_t", "the policy's rubric score"),
+    }
+    label: ClassVar[str] = "the policy's rubric score, R_t"
     opening: ClassVar[str] = "Rate this search."
     block: ClassVar[str] = "trajectory"
     instructions: ClassVar[str] = (
@@ -44,15 +59,15 @@ class SelfRubric(SelfAsked):
     )
 
     def shown(self, trajectory: Trajectory, fence: Fence) -> str:
-        written = trajectory.text or dialects.load(trajectory.dialect or "self_eval").render(
-            trajectory
-        )
-        return f"<trajectory>\n{fence.escape(written)}\n</trajectory>"
+        text = trajectory.text
+        if not text:
+            text = dialects.load(trajectory.dialect or "self_eval").render(trajectory)
+        return f"<trajectory>\n{fence.escape(text)}\n</trajectory>"
 
     def read(self, reply: str) -> float | None:
         # the last one: an explanation may weigh other scores before it decides
-        found = _SCORE.findall(reply)
-        value = float(found[-1]) if found else None
+        scores = _SCORE.findall(reply)
+        value = float(scores[-1]) if scores else None
         return value if value in RUBRIC.values() else None
 
 

@@ -17,8 +17,9 @@ from .evidence_sensitivity import EvidenceSensitivity
 class Shuffled(BatchReward):
     """A control for a reward: its scores, exchanged at random among the rollouts of a question.
 
-    A group's advantages then have the same variance and none of the information. A reward that trains no better than
-    its shuffled self adds nothing but noise. Rollouts of a question are those of one `question` in a batch.
+    A group's advantages then have the same variance and none of the information. A reward that
+    trains no better than its shuffled self adds nothing but noise. Rollouts of a question are those
+    of one `question` in a batch.
 
     Args:
         reward: whose scores are exchanged.
@@ -45,13 +46,13 @@ class Shuffled(BatchReward):
         groups: defaultdict[str, list[int]] = defaultdict(list)
         for number, trajectory in enumerate(trajectories):
             groups[trajectory.question or ""].append(number)
-        taken = list(range(len(scores)))
+        exchanged = list(scores)
         for group in groups.values():
-            # seeded by the rollouts, so that the exchange differs from step to step and a rerun repeats it
-            rng = random.Random(
-                f"{self.seed}:{':'.join(trajectories[number].id or '' for number in group)}"
-            )
-            for number, other in zip(group, rng.sample(group, len(group)), strict=True):
-                taken[number] = other
-        # without the steps, which are another rollout's
-        return [msgspec.structs.replace(scores[other], steps=()) for other in taken]
+            # seeded by the rollouts, so that the exchange differs from step to step and a rerun
+            # repeats it
+            ids = ":".join(trajectories[number].id or "" for number in group)
+            rng = random.Random(f"{self.seed}:{ids}")
+            for number, partner in zip(group, rng.sample(group, len(group)), strict=True):
+                # without the steps, which are another rollout's
+                exchanged[number] = msgspec.structs.replace(scores[partner], steps=())
+        return exchanged

@@ -1,10 +1,13 @@
-"""How many of its steps does the agent write as the protocol asks? A format reward that pays by the step."""
+"""How many of its steps does the agent write as the protocol asks? A format reward that pays by the
+step.
+"""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ..trajectory import Trajectory
-from .base import Reward, Score
+from .base import Column, Reward, Score
 from .format import step_problem
 from .turns import asks_for_thoughts
 
@@ -17,14 +20,18 @@ class StepFormat(Reward):
     R_f = mean over steps of (0.2 if the step is well formed, else 0)  =  0.2 · value
     ```
 
-    Trajectory-level self-evaluation, section 2.2; the factor 0.2 is the weight that `self_eval_mix` gives it. Unlike
-    `Format` it is no gate: one bad step costs its share, and a trajectory that ends without an answer costs nothing
-    here. No step at all is 0.0.
+    Trajectory-level self-evaluation, section 2.2; the factor 0.2 is the weight that `self_eval_mix`
+    gives it. Unlike `Format` it is no gate: one bad step costs its share, and a trajectory that
+    ends without an answer costs nothing here. No step at all is 0.0.
 
     How to hack it: write many short steps; each well-formed one counts as much as the answer.
     """
 
     name: ClassVar[str] = "step_format"
+    columns: ClassVar[Mapping[str, Column]] = {
+        "step_format": Column("R_f/0.2", "share of well-formed steps"),
+    }
+    label: ClassVar[str] = "well-formed steps, R_f / 0.2"
 
     def score(self, trajectory: Trajectory) -> Score:
         if not trajectory.steps:

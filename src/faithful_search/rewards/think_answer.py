@@ -1,13 +1,18 @@
 """Does the answer follow from the agent's last thought? VERITAS's think-answer faithfulness."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import msgspec
+
+from ..citations import without_marks
 from ..judges.base import Judge, Pair, Verdict
 from ..text import normalize, sub_exact_match
 from ..trajectory import Trajectory
-from .base import Asked, JudgedReward, Score
-from .turns import asks_for_thoughts, thought
+from .base import Column, JudgedReward, Result, Score, StepPair
+from .declined import CLAIMS_NOTHING, declined
+from .turns import answer_of, asks_for_thoughts, thought
 
 
 @dataclass(frozen=True)
@@ -19,23 +24,52 @@ class ThinkAnswer(JudgedReward):
     with one:                  its label
     ```
 
-    VERITAS, section 3.3. The thought is that of the answering turn, or the last one before it in dialects that ask for
-    one in every turn; a check of an earlier answer is not one. Without an answer or such a thought there is no value,
-    nor where the transcript leaves something out ("...") between the two.
+    VERITAS, section 3.3. The thought is that of the answering turn, or the last one before it in
+    dialects that ask for one in every turn; a check of an earlier answer is not one. Without an
+    answer or such a thought there is no value, nor where the transcript leaves something out
+    ("...") between the two. Of an answer that says that it has none (`Declined`) nothing is
+    measured.
 
     Args:
-        judge, soft: see `JudgedReward`; without a judge sub-EM.
-        how: the normaliser of sub-EM, "squad" or "pokee"; their figures are not comparable.
-        most_words: sub-EM says nothing about answers of more words: no thought holds a paragraph word for word.
+        judge: is asked about the pairs; without one sub-EM compares them.
+        soft: average the judge's p instead of its labels.
+        how: the normaliser of sub-EM, "squad", "pokee" or "unicode"; figures of two of them cannot
+            be compared.
+        most_words: sub-EM says nothing about answers of more words: no thought holds a paragraph
+            word for word.
 
-    How to hack it: name every candidate in the last thought. Sub-EM also finds "no" in "now".
+    With "unicode" sub-EM says nothing about yes and no either: as words they stand in most
+    thoughts.
+
+    How to hack it: name every candidate in the last thought. Sub-EM of "squad" and "pokee" also
+    finds "no" in "now".
     """
 
     judge: Judge | None = None  # type: ignore[assignment]
-    how: Literal["squad", "pokee"] = "squad"
+    how: Literal["squad", "pokee", "unicode"] = "squad"
     most_words: int | None = None
 
     name: ClassVar[str] = "think_answer"
+    results: ClassVar[Mapping[str, Result]] = {
+        "think_answer": Result(
+            asks="does the answer follow from the last thought?",
+            good="answers follow from the last thought",
+            clean="the answer follows from the last thought",
+        ),
+        "think_answer_sub_em": Result(
+            asks="does the last thought contain the answer?",
+            good="the last thought contains the answer",
+            clean="the last thought contains the answer",
+        ),
+    }
+    titles: ClassVar[Mapping[str, str]] = {
+        "think_answer_faithfulness": "Think-answer faithfulness",
+        "think_answer_sub_em": "Think-answer substring match",
+    }
+    columns: ClassVar[Mapping[str, Column]] = {
+        "think_answer": Column("t-a", "think-answer"),
+    }
+    label: ClassVar[str] = "think-answer"
 
     def __post_init__(self) -> None:
         normalize("", self.how)  # refuses a normaliser that does not exist
@@ -44,42 +78,53 @@ class ThinkAnswer(JudgedReward):
     def judge_name(self) -> str:
         return f"sub_em_{self.how}" if self.judge is None else self.judge.name
 
-    def pairs(self, trajectory: Trajectory) -> list[Asked]:
-        steps, answer = trajectory.steps, (trajectory.answer or "").strip()
-        step = next(
-            (i for i in range(len(steps), 0, -1) if steps[i - 1].answer is not None), len(steps)
-        )
-        earliest = 0 if asks_for_thoughts(trajectory.dialect) else max(0, step - 1)
-        number = next((i for i in range(step, earliest, -1) if thought((steps[i - 1],))), 0)
-        if not answer or not number or self._too_long(answer):
+    def pairs(self, trajectory: Trajectory) -> list[StepPair]:
+        steps, answer = trajectory.steps, answer_of(trajectory).strip()
+        answer_number = _number_of_answer(trajectory)
+        number = _number_of_thought(trajectory, answer_number)
+        if not answer or not number or self._too_long(answer) or self._closed(answer):
             return []
-        # where something behind the thought was left out of the transcript, the last thought may have been, too
-        _, end = steps[number - 1].spans.get("think", (0, 0))
-        elided = [
-            issue.span
-            for own in steps[number - 1 : step]
-            for issue in own.issues
-            if issue.kind == "elided"
-        ]
-        if any(span is not None and span[0] >= end for span in elided):
-            return []
-        pair = Pair(
-            thought((steps[number - 1],)), answer, trajectory.question or "", "think_answer"
-        )
+        # where something after the thought was left out of the transcript, the last thought may
+        # have been, too
+        _, thought_end = steps[number - 1].spans.get("think", (0, 0))
+        for step in steps[number - 1 : answer_number]:
+            for issue in step.issues:
+                if issue.kind == "elided" and issue.span and issue.span[0] >= thought_end:
+                    return []
+        premise = without_marks(thought((steps[number - 1],)), trajectory)
+        pair = Pair(premise, answer, trajectory.question or "", "think_answer")
         if self.judge is not None:
-            return [Asked(step, pair)]
-        found = sub_exact_match(pair.premise, [answer], self.how)
-        why = "" if found else f"{answer!r} is not in the last thought"
-        return [Asked(step, pair, Verdict(found, bool(found), why, self.judge_name))]
+            return [StepPair(answer_number, pair)]
+        p = sub_exact_match(pair.premise, [answer], self.how)
+        why = "" if p else f"{answer!r} is not in the last thought"
+        return [StepPair(answer_number, pair, Verdict(p, bool(p), why, self.judge_name))]
+
+    def judged(
+        self, trajectory: Trajectory, pairs: Sequence[StepPair], verdicts: Sequence[Verdict]
+    ) -> Score:
+        score = super().judged(trajectory, pairs, verdicts)
+        if score.value is None or not declined(trajectory):
+            return score
+        parts = {**score.parts, "applies": False}
+        return msgspec.structs.replace(score, why=CLAIMS_NOTHING, parts=parts)
 
     def empty(self, trajectory: Trajectory) -> Score:
-        answer = (trajectory.answer or "").strip()
+        answer = answer_of(trajectory).strip()
         if self._too_long(answer):
             return Score(
                 None,
                 f"an answer of more than {self.most_words} words is not looked for in the thought",
             )
+        if self._closed(answer):
+            return Score(None, "yes or no is not looked for in the thought: it stands in most")
         return Score(None, "no thought right before the answer" if answer else "no answer given")
+
+    def _closed(self, answer: str) -> bool:
+        return (
+            self.judge is None
+            and self.how == "unicode"
+            and normalize(answer, "unicode") in ("yes", "no")
+        )
 
     def _too_long(self, answer: str) -> bool:
         return (
@@ -87,3 +132,23 @@ class ThinkAnswer(JudgedReward):
             and self.most_words is not None
             and len(answer.split()) > self.most_words
         )
+
+
+def _number_of_answer(trajectory: Trajectory) -> int:
+    """The number, from 1, of the last step that answers; where none does, of the last step."""
+    steps = trajectory.steps
+    for number in range(len(steps), 0, -1):
+        if steps[number - 1].answer is not None:
+            return number
+    return len(steps)
+
+
+def _number_of_thought(trajectory: Trajectory, answer_number: int) -> int:
+    """The number of the last step with a thought, up to the one that answers; 0 where there is
+    none. In protocols that ask for no thoughts, only the thought of that step itself counts.
+    """
+    earliest = 0 if asks_for_thoughts(trajectory.dialect) else max(0, answer_number - 1)
+    for number in range(answer_number, earliest, -1):
+        if thought((trajectory.steps[number - 1],)):
+            return number
+    return 0

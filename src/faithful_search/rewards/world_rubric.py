@@ -1,13 +1,18 @@
-"""The rubric of trajectory-level self-evaluation, applied by the bundled world's facts instead of a model."""
+"""The rubric of trajectory-level self-evaluation, applied by the bundled world's facts instead of a
+model.
+"""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..evidence import supporting_passages
 from ..text import exact_match, normalize
 from ..trajectory import Trajectory
 from ..world import Change, chains_of, world_of
-from .base import Reward, Score
+from .base import Result, Reward, Score
 from .self_rubric import RUBRIC
+from .turns import answer_of
 
 _ERRORS = {
     "none": ("none", "It is right, and the evidence states it."),
@@ -40,14 +45,20 @@ class WorldRubric(Reward):
     | any other | states the fact | misread | 0.4 |
     | any other | does not | early | 0.2 |
 
-    Questions that are not of the bundled world have no value. In a changed world its own facts count. `parts["error"]`
-    names the error, `why` explains it in the words of `EXPLANATIONS`. Ours: it teaches the policy to score itself, and
-    checks it while it trains.
+    Questions that are not of the bundled world have no value. In a changed world its own facts
+    count. `parts["error"]` names the error, `why` explains it in the words of `EXPLANATIONS`. Ours:
+    it teaches the policy to score itself, and checks it while it trains.
 
     How to hack it: search until the fact is there by chance, whatever the queries say.
     """
 
     name: ClassVar[str] = "world_rubric"
+    results: ClassVar[Mapping[str, Result]] = {
+        "world_rubric": Result(
+            asks="how does the research score by the bundled world's facts?",
+        ),
+    }
+    label: ClassVar[str] = "rubric score by the world's facts"
 
     def score(self, trajectory: Trajectory) -> Score:
         if trajectory.question not in chains_of() or not trajectory.answers:
@@ -57,34 +68,43 @@ class WorldRubric(Reward):
 
 
 def _gravest_error(trajectory: Trajectory) -> str:
+    """The name of the error, by the table of `WorldRubric`."""
     change = Change.of(trajectory.meta)
-    chain = chains_of()[trajectory.question or ""]
-    asked = change.asked if change else chain[-1]
-    evidence = [item for step in trajectory.steps for item in step.evidence]
-    statements = filter(None, (world_of(change).stated(item.text) for item in evidence))
-    stated = any((statement.subject, statement.relation) == asked for statement in statements)
-    question, answer = trajectory.question or "", trajectory.answer or ""
+    world = world_of(change)
+    question, answer = trajectory.question or "", answer_of(trajectory)
+    chain = chains_of()[question]
+    fact_asked = chain[-1] if change is None else change.asked
+    evidence = supporting_passages(trajectory)
+    is_stated = False
+    texts = [question]
+    for passage in evidence:
+        texts += [passage.title, passage.text]
+        statement = world.stated(passage.text)
+        if statement is not None and (statement.subject, statement.relation) == fact_asked:
+            is_stated = True
     if normalize(answer) in ("", "unknown"):
-        return "silent" if stated else "early"
-    right = bool(exact_match(answer, trajectory.answers))
-    partly = not right and any(_holds(answer, gold) for gold in trajectory.answers)
-    told = [text for item in evidence for text in (item.title, item.text)]
-    # of an answer with extras, the right part must stand in the evidence: the whole is worded by the agent
-    claimed = trajectory.answers if partly else (answer,)
-    if not any(_holds(text, name) for text in (*told, question) for name in claimed):
+        return "silent" if is_stated else "early"
+    is_right = bool(exact_match(answer, trajectory.answers))
+    has_extras = not is_right and any(_holds(answer, gold) for gold in trajectory.answers)
+    # of an answer with extras, the right part must stand in the evidence: the whole is worded by
+    # the agent
+    names = trajectory.answers if has_extras else (answer,)
+    if not any(_holds(text, name) for text in texts for name in names):
         return "memory"
-    if right or partly:
-        return "early" if not stated else "none" if right else "extras"
-    earlier = {normalize(fact.subject) for fact in (*chain, asked)}
+    if is_right or has_extras:
+        if not is_stated:
+            return "early"
+        return "none" if is_right else "extras"
+    earlier = {normalize(fact.subject) for fact in (*chain, fact_asked)}
     if normalize(answer) in earlier or _holds(question, answer):
         return "lost"
-    return "misread" if stated else "early"
+    return "misread" if is_stated else "early"
 
 
 def explained(error: str, trajectory: Trajectory) -> str:
     """The error in words, with the trajectory's own names."""
     # answer and reference come first: a small model that has just written both can compare them
-    gold, answer = trajectory.answers[0], trajectory.answer or "missing"
+    gold, answer = trajectory.answers[0], answer_of(trajectory) or "missing"
     return f"The answer is {answer}, the reference {gold}. {EXPLANATIONS[error]}"
 
 

@@ -15,36 +15,40 @@ from .episode import Limits
 class EnvironmentArguments(ToolArguments):
     """Tools, dialect and limits of the episodes."""
 
-    dialect: str = flag("pou", "how the agent writes")
-    turns: int = flag(10, "reasoning steps an episode may have")
-    turn_tokens: int = flag(256, "tokens a turn may have")
-    observation_tokens: int = flag(0, "tokens a tool response may have; 0: no limit")
-    force_answer: bool = flag(False, "open an answer for the agent when its last turn gave none")
+    dialect: str = flag("pou", "Dialect that the agent writes.")
+    turns: int = flag(10, "Maximum number of steps in an episode.")
+    turn_tokens: int = flag(256, "Maximum tokens of a turn.")
+    observation_tokens: int = flag(0, "Maximum tokens of a tool response; 0 for no limit.")
+    force_answer: bool = flag(False, "Open an answer for the agent when its last turn gave none.")
     verify: bool = flag(
-        False, "the agent checks its answers and goes on after INCORRECT (dialect pokee)"
+        False, "Let the agent check its answers and go on after INCORRECT (dialect pokee)."
     )
     kept_responses: int = flag(
-        0, "how many of the last tool responses the agent sees; 0: all (dialect search_r1)"
+        0, "Number of last tool responses that the agent sees; 0 for all (dialect search_r1)."
     )
-    generation_batch: int = flag(64, "rows per forward pass when sampling and probing")
+    generation_batch: int = flag(64, "Rows per forward pass when sampling and probing.")
 
     def toolbox(self, condenser: Condenser | None = None) -> Toolbox:
         """The tools of the episodes, under the names that the dialect's calls carry.
 
-        Raises `ConfigError` as `ToolArguments`, and for more than search in a corpus where the dialect can only search.
+        Raises `ConfigError` as `ToolArguments`, and for more than search in a corpus where the
+        dialect can only search.
         """
         dialect = dialects.load(self.dialect)
         if dialect.search_tool and self.given_tools != ["corpus"]:
+            other_flags = [f"--{name}" for name in self.given_tools if name != "corpus"]
+            advice = ["give --corpus"] if "corpus" not in self.given_tools else []
+            advice += [f"leave out {', '.join(other_flags)}"] if other_flags else []
             raise ConfigError(
-                f"the dialect {self.dialect!r} has one tool, search in a corpus: give --corpus, and set --triples "
-                "none, --web_search none, --browse none, --domain_corpus none and --negative_tool false"
+                f"the dialect {self.dialect!r} has one tool, search in a corpus: "
+                f"{' and '.join(advice)}"
             )
         only = {"local_search": dialect.search_tool} if dialect.search_tool else {}
         return self.build_toolbox({**dialect.tool_names, **only}, condenser)
 
     def limits(self, total_tokens: int) -> Limits:
         """The bounds of an episode of at most `total_tokens` after the prompt."""
-        given = {
+        bounds = {
             name: getattr(self, name) for name in Limits.__struct_fields__ if name != "total_tokens"
         }
-        return Limits(total_tokens=total_tokens, **given)
+        return Limits(total_tokens=total_tokens, **bounds)

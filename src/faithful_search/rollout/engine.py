@@ -1,7 +1,8 @@
-"""Many episodes at once: a batched turn of the policy, then all its tool calls concurrently, until all have ended."""
+"""Runs many episodes at once: one batched turn of the policy, then all its tool calls concurrently,
+and so on until all have ended.
+"""
 
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from itertools import islice
 
 import msgspec
@@ -18,14 +19,19 @@ from .episode import Episode, Limits, OnEnd, OnStep, copies
 
 
 class Engine:
-    """Runs a policy, the `generator`, with its tools.
+    """Runs a policy with its tools.
 
     Args:
-        sampling: how to sample; stop strings and the turn's token limit are set from the dialect and `limits`.
-        concurrency: episodes in flight; an ended one makes room for the next.
+        generator: the policy.
+        toolbox: its tools.
+        dialect: a dialect or its name.
+        limits: the bounds of an episode.
+        sampling: how to sample. Stop strings come from the dialect, the turn's token limit from
+            `limits`.
+        concurrency: how many episodes run at once; where one ends, the next begins.
 
     Raises:
-        ConfigError: when `concurrency` is below 1, an empty tool response already has more than
+        ConfigError: `concurrency` is below 1, an empty tool response already has more than
             `limits.observation_tokens`, or the dialect cannot do what `limits` ask for.
 
     Example:
@@ -46,7 +52,9 @@ class Engine:
     ) -> None:
         if concurrency < 1:
             raise ConfigError(f"concurrency must be at least 1, got {concurrency}")
-        self.generator, self.toolbox, self.concurrency = generator, toolbox, concurrency
+        self.generator = generator
+        self.toolbox = toolbox
+        self.concurrency = concurrency
         self.dialect = dialects.load(dialect) if isinstance(dialect, str) else dialect
         self.limits = limits or Limits()
         self.chat = ChatFormat.of(generator.tokenizer, self.dialect)
@@ -55,45 +63,43 @@ class Engine:
             stop=self.dialect.stop + self.chat.stop,
             max_new_tokens=self.limits.turn_tokens,
         )
-        name, limits, dialect = self.dialect.name, self.limits, self.dialect
-        lacks = [
-            ("verify", not dialect.verifies, "has no mode in which it checks its answers", "pokee"),
-            (
-                "force_answer",
-                not self.chat.answer_opening,
-                "has no tag that opens an answer",
-                "search_r1",
-            ),
-            (
-                "kept_responses",
-                dialect.observation_role,
-                "writes each tool response as a message",
-                "search_r1",
-            ),
-        ]
-        for limit, lacking, why, other in lacks:
-            if lacking and getattr(limits, limit):
-                raise ConfigError(
-                    f"{limit}: dialect {name!r} {why}; leave it off, or take dialect {other!r}"
-                )
-        # Shortening a response keeps its tags: what does not fit without a text in them could not be shortened.
-        frame = (
-            len(self.chat.encode(self.chat.render_observation(())))
-            if limits.observation_tokens
-            else 0
-        )
+        self._check_limits()
+
+    def _check_limits(self) -> None:
+        dialect, limits = self.dialect, self.limits
+
+        def lacks(limit: str, why: str, other: str) -> ConfigError:
+            return ConfigError(
+                f"{limit}: dialect {dialect.name!r} {why}; leave it off, or take dialect {other!r}"
+            )
+
+        if limits.verify and not dialect.can_verify:
+            raise lacks("verify", "has no mode in which it checks its answers", "pokee")
+        if limits.force_answer and not self.chat.answer_opening:
+            raise lacks("force_answer", "has no tag that opens an answer", "search_r1")
+        if limits.kept_responses and dialect.observation_role:
+            raise lacks("kept_responses", "writes each tool response as a message", "search_r1")
+        if not limits.observation_tokens:
+            return
+        # Shortening a response keeps its tags, so these must fit on their own.
+        frame = len(self.chat.encode(self.chat.render_observation(())))
         if limits.observation_tokens < frame:
-            few = f"observation_tokens={limits.observation_tokens} is too few"
-            empty = f"an empty tool response of dialect {name!r} takes {frame} tokens"
-            raise ConfigError(f"{few}: {empty}; give several hundred, or 0 for no limit")
+            raise ConfigError(
+                f"observation_tokens={limits.observation_tokens} is too few: an empty tool "
+                "response "
+                f"of dialect {dialect.name!r} takes {frame} tokens; give several hundred, or 0 for "
+                "no limit"
+            )
 
     def run(
         self, tasks: Iterable[Task], on_end: OnEnd = None, on_step: OnStep = None
     ) -> list[Trajectory]:
-        """One episode per task, in the tasks' order; a task given n times yields ids `id`, `id#1`, …, `id#n-1`.
+        """Run one episode for each task; trajectories come in the tasks' order.
 
-        `on_end` sees each trajectory as soon as its episode ends, `on_step` each turn with its episode's id once its
-        call was answered. The policy's weights must not change during the run: keys and values may be kept.
+        A task given n times yields the ids `id`, `id#1`, …, `id#n-1`. `on_end` is called with each
+        trajectory as soon as its episode ends, `on_step` with the episode's id and each turn once
+        its call was answered. The policy's weights must not change during the run: keys and values
+        may be kept.
         """
         schemas = self.toolbox.schemas  # made anew at each access
         episodes = [
@@ -102,7 +108,7 @@ class Engine:
         waiting = enumerate(episodes)
         active: dict[int, tuple[Episode, Session]] = {}
         ended: dict[int, Trajectory] = {}
-        with getattr(self.generator, "keeping", nullcontext)():
+        with self.generator.keeping():
             try:
                 while len(ended) < len(episodes):
                     for number, episode in islice(waiting, self.concurrency - len(active)):
@@ -111,10 +117,10 @@ class Engine:
                     if on_step is not None:
                         for episode, _ in active.values():
                             on_step(episode.id, episode.steps[-1])
-                    for number in [
-                        number for number, (episode, _) in active.items() if episode.stop_reason
-                    ]:
-                        episode, session = active.pop(number)
+                    for number, (episode, session) in list(active.items()):
+                        if episode.stop_reason is None:
+                            continue
+                        del active[number]
                         session.close()
                         ended[number] = episode.trajectory()
                         if on_end is not None:
@@ -125,20 +131,21 @@ class Engine:
         return [ended[number] for number in sorted(ended)]
 
     def _turn(self, active: Sequence[tuple[Episode, Session]]) -> None:
-        contexts, budgets = (
-            [episode.context for episode, _ in active],
-            [episode.budget for episode, _ in active],
-        )
+        """Have all episodes take a turn, and run the calls that these make."""
+        contexts = [episode.context for episode, _ in active]
+        budgets = [episode.budget for episode, _ in active]
         completions = self.generator.generate(contexts, self.sampling, budgets)
-        asked = [
-            episode.take_turn(completion)
-            for (episode, _), completion in zip(active, completions, strict=True)
-        ]
-        due = [(item, *pair) for item, pair in zip(asked, active, strict=True) if item is not None]
-        calls = [item if isinstance(item, ToolCall) else None for item, _, _ in due]
-        observations = self.toolbox.run_batch(calls, [session for _, _, session in due])
-        for (item, episode, _), observation in zip(due, observations, strict=True):
-            if isinstance(item, Issue):
+        waiting: list[tuple[Episode, ToolCall | Issue]] = []
+        sessions: list[Session] = []
+        for (episode, session), completion in zip(active, completions, strict=True):
+            call = episode.take_turn(completion)
+            if call is not None:
+                waiting.append((episode, call))
+                sessions.append(session)
+        calls = [call if isinstance(call, ToolCall) else None for _, call in waiting]
+        observations = self.toolbox.run_batch(calls, sessions)
+        for (episode, call), observation in zip(waiting, observations, strict=True):
+            if isinstance(call, Issue):
                 form = self.dialect.call_form(self.toolbox.names)
-                observation = self.toolbox.describe_malformed(item.why, form)
+                observation = self.toolbox.describe_malformed(call.why, form)
             episode.take_observation(observation)

@@ -1,7 +1,8 @@
 """One sample's state machine: token in, token out.
 
-An episode holds one growing list of token ids. What the policy samples is appended as it is (mask 1), what the
-environment adds is tokenised once and appended (mask 0); text is decoded for parsing and never tokenised again.
+An episode holds one growing list of token ids. What the policy samples is appended as it is (mask
+1), what the environment adds is tokenised once and appended (mask 0); text is decoded for parsing
+and never tokenised again.
 """
 
 from bisect import bisect_left
@@ -19,10 +20,13 @@ from ..tasks import Task
 from ..tools.base import Observation
 from ..trajectory import Evidence, Issue, Step, Tokens, ToolCall, Trajectory
 
-# Who is told of each trajectory as its episode ends, and of each turn, with its episode's id.
+# Callbacks: for the trajectory of an episode that has ended, and for a turn that was taken, with
+# the id of its episode.
 OnEnd = Callable[[Trajectory], Any] | None
 OnStep = Callable[[str, Step], Any] | None
-_CHARS_PER_TOKEN, _LONGEST_WORD = 4, 30
+_CHARS_PER_TOKEN = 4  # the first guess of how much text fits into a number of tokens
+_LONGEST_WORD = 30  # characters that a cut may lose so as to end with a whole word
+# Values of `Trajectory.stop_reason`, with what each means.
 END_REASONS = {
     "answered": "the agent gave an answer, and upheld it where it was asked to check it",
     "answered_forced": "the last allowed turn gave no answer; the agent gave one that the environment opened for it",
@@ -34,20 +38,27 @@ END_REASONS = {
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Bounds of an episode. Raises `ConfigError` for one below 1 (`observation_tokens`, `kept_responses`: below 0).
+    """The bounds of an episode.
 
     Attributes:
-        turns: turns of the agent.
-        turn_tokens: tokens it may sample in a turn.
-        total_tokens: completion tokens in all, those of tool responses included.
-        observation_tokens: tokens of a tool response as the dialect writes it, its tags included, without what a chat
-            template puts around it; 0 for no limit. What is longer is shortened inside its tags (`fit`).
-        force_answer: when the last turn gives no answer, the environment opens one and the agent completes it: one
-            turn more, of at most `turn_tokens`. Not where an answer was given before.
-        verify: the agent checks each answer in turns of their own, and goes on with its research after one that it
-            finds incorrect (PokeeResearch, section 3.1). When a limit ends the episode first, the last answer stands.
-        kept_responses: how many of the last tool responses the policy sees; 0: all of them. What it thought and called
-            stays. Only where a dialect appends raw text (`search_r1`).
+        turns: how many turns the agent has.
+        turn_tokens: how many tokens it may sample in a turn.
+        total_tokens: how many tokens the completion may have, those of tool responses included.
+        observation_tokens: how many tokens a tool response may have as the dialect writes it, with
+            its tags, without what a chat template puts around it; 0 for no limit. A longer one is
+            shortened inside its tags (`fit`).
+        force_answer: when the last turn gives no answer, the environment opens one and the agent
+            completes it, in one more turn of at most `turn_tokens`. Not where an answer was given
+            before.
+        verify: the agent checks each answer in turns of their own, and goes on with its research
+            after one that it finds incorrect (PokeeResearch, section 3.1). When a limit ends the
+            episode first, the last answer stands.
+        kept_responses: how many of the last tool responses the policy sees; 0 for all of them. Its
+            own thoughts and calls always stay. Only for dialects that append raw text
+            (`search_r1`).
+
+    Raises:
+        ConfigError: for a bound below 1 (`observation_tokens`, `kept_responses`: below 0).
     """
 
     turns: int = 10
@@ -63,14 +74,19 @@ class Limits(msgspec.Struct, frozen=True):
             raise ConfigError(f"limits must be at least 1, got {self}")
         if min(self.observation_tokens, self.kept_responses) < 0:
             raise ConfigError(
-                f"observation_tokens and kept_responses must be at least 0 (0: no limit), got {self}"
+                "observation_tokens and kept_responses must be at least 0 (0: no limit), got "
+                f"{self}"
             )
 
 
 class Episode:
-    """Alternate `take_turn` and `take_observation` until `stop_reason` is set; then `trajectory()`.
+    """One task's episode: alternate `take_turn` and `take_observation` until `stop_reason` is set,
+    then take its `trajectory()`.
 
-    `chat` is the policy's tokenizer seen through the dialect, `tools` are JSON schemas, `id` is by default the task's.
+    Args:
+        chat: the policy's tokenizer, seen through the dialect.
+        tools: JSON schemas of the tools.
+        id: by default the task's.
     """
 
     def __init__(
@@ -81,26 +97,32 @@ class Episode:
         tools: list[dict[str, Any]],
         id: str | None = None,
     ) -> None:
-        self.task, self.chat, self.limits = task, chat, limits
+        self.task = task
+        self.chat = chat
+        self.limits = limits
         self.id = task.id if id is None else id
         self.prompt_ids = chat.prompt_ids(task.question, tools)
+        # The completion; for `mask` see `Tokens`. A turn is (start, middle, end): the policy sampled
+        # the tokens from start to middle, its tool response takes those from middle to end.
         self.ids: list[int] = []
         self.mask: list[int] = []
         self.logprobs: list[float] | None = []
         self.turns: list[tuple[int, int, int]] = []
         self.steps: list[Step] = []
-        self._said = StringIO()  # a turn costs its own length, not the episode's
+        # The completion's text. A buffer, so that a turn costs its own length, not the episode's.
+        self._text = StringIO()
         self.stop_reason: str | None = None
-        self.forced = ""  # what the environment wrote of the turn that is due
-        self.cut: list[dict[str, int]] = []
+        self.forced_opening = ""  # of the answer that the environment opened for the next turn
+        self.cuts: list[dict[str, int]] = []  # `observations_cut` of the trajectory
 
     @property
     def context(self) -> list[int]:
-        """What the policy sees next."""
+        """The token ids that the policy sees before its next turn."""
         kept = self.limits.kept_responses
-        return self.prompt_ids + (
-            [self.ids[at] for at in seen(self.turns, len(self.ids), kept)] if kept else self.ids
-        )
+        if not kept:
+            return self.prompt_ids + self.ids
+        places = visible_places(self.turns, len(self.ids), kept)
+        return self.prompt_ids + [self.ids[place] for place in places]
 
     @property
     def budget(self) -> int:
@@ -108,64 +130,70 @@ class Episode:
         return max(1, min(self.limits.turn_tokens, self.limits.total_tokens - len(self.ids)))
 
     def take_turn(self, completion: Completion) -> ToolCall | Issue | None:
-        """Take what the policy sampled; returns the call to run, or why it could be neither read nor repaired.
+        """Take the turn that the policy sampled.
 
-        `None`: no observation is due. The episode ended, or the dialect has answered the turn itself.
+        Returns the call to run, or an `Issue` that says why it can neither be read nor repaired:
+        both want a `take_observation`. `None`: the episode has ended, or the environment has
+        replied without a tool and the policy has its next turn.
         """
         start = len(self.ids)
         self._append(completion.ids, 1, completion.logprobs)
         self.turns.append((start, len(self.ids), len(self.ids)))
         step = self._parse(completion)
         self.steps.append(step)
-        calls = step.answer is None and (step.call is not None or "call" in step.spans)
-        said = (
-            None
-            if calls or self.forced
-            else self.chat.dialect.controller(self.steps, self.limits.verify)
-        )
-        cut, unclosed = (
-            completion.finish == "length",
-            any(issue.kind == "call_unclosed" for issue in step.issues),
-        )
-        if said is None and (step.answer is not None or step.verified):
-            self._finish("answered_forced" if self.forced else "answered")
-        elif len(self.steps) >= self.limits.turns:
-            if not self._made_to_answer(step):
+        calls_tool = step.answer is None and (step.call is not None or "call" in step.spans)
+        reply = None  # of the environment, to a turn that calls no tool
+        if not calls_tool and not self.forced_opening:
+            reply = self.chat.dialect.controller_reply(self.steps, verify=self.limits.verify)
+
+        # It has answered, or found its answer right, and nothing more is asked of it.
+        if reply is None and (step.answer is not None or step.verified):
+            self._finish("answered_forced" if self.forced_opening else "answered")
+            return None
+        if len(self.steps) >= self.limits.turns:
+            if not self._force_answer(step):
                 self._finish("turn_limit")
-        elif cut and (unclosed or (said is None and not calls)):
-            self._finish(
-                "token_limit" if len(self.ids) >= self.limits.total_tokens else "turn_token_limit"
-            )
-        elif calls:
-            return step.call or unreadable(step)
-        elif said is None:
+            return None
+        # A turn that was cut at its token limit ends the episode, unless its action is whole.
+        call_is_open = any(issue.kind == "call_unclosed" for issue in step.issues)
+        acted = calls_tool or reply is not None
+        if completion.finish == "length" and (call_is_open or not acted):
+            used_up = len(self.ids) >= self.limits.total_tokens
+            self._finish("token_limit" if used_up else "turn_token_limit")
+            return None
+        if calls_tool:
+            return step.call or issue_of_call(step)
+        if reply is None:
             self._finish("no_action")
-        elif not self._append_response(said):
+        elif not self._append_response(reply):
             self._finish("token_limit")
         return None
 
-    def _made_to_answer(self, step: Step) -> bool:
-        """Whether the agent, whose turns are used up, was given the opening of an answer to complete."""
+    def _force_answer(self, step: Step) -> bool:
+        """Open an answer for an agent whose turns are used up; returns whether it could be done."""
         opening = self.chat.answer_opening
-        wanted = self.limits.force_answer and not self.forced and self._answer is None and opening
-        made = self.chat.dialect.force_answer(step) if wanted else None
-        if made is None or not self._append_response(made[1], opening):
+        may_force = self.limits.force_answer and not self.forced_opening and self._answer is None
+        if not may_force or not opening:
             return False
-        self.steps[-1] = self._with_response(*made) if made[0].note else made[0]
-        self.forced = opening
+        forced = self.chat.dialect.force_answer(step)
+        if forced is None:
+            return False
+        forced_step, response_text = forced
+        if not self._append_response(response_text, opening):
+            return False
+        if forced_step.note:  # the note is the response to its call; without a call there is none
+            forced_step = self._with_response(forced_step, response_text)
+        self.steps[-1] = forced_step
+        self.forced_opening = opening
         return True
 
     def take_observation(self, observation: Observation) -> None:
         """Append the tool response to the last call; ends the episode when it no longer fits."""
-        chat, shown, limit = self.chat, observation, self.limits.observation_tokens
-        if limit:
-            shown = fit(
-                observation,
-                lambda seen: len(chat.encode(chat.render_observation(seen.evidence, seen.note))),
-                limit,
-            )
+        chat = self.chat
+        limit = self.limits.observation_tokens
+        shown = fit(observation, self._rendered_length, limit) if limit else observation
         if shown != observation:
-            self.cut.append(
+            self.cuts.append(
                 {
                     "step": len(self.steps),
                     "found": len(observation.evidence),
@@ -173,19 +201,30 @@ class Episode:
                 }
             )
         text = chat.render_observation(shown.evidence, shown.note)
-        if self._append_response(text):
-            step = msgspec.structs.replace(self.steps[-1], evidence=shown.evidence, note=shown.note)
-            self.steps[-1] = self._with_response(step, text)
-        else:
+        if not self._append_response(text):
             self._finish("token_limit")
+            return
+        step = msgspec.structs.replace(self.steps[-1], evidence=shown.evidence, note=shown.note)
+        self.steps[-1] = self._with_response(step, text)
+
+    def _rendered_length(self, observation: Observation) -> int:
+        """How many tokens the observation takes as the dialect writes it."""
+        text = self.chat.render_observation(observation.evidence, observation.note)
+        return len(self.chat.encode(text))
 
     def trajectory(self) -> Trajectory:
         """The episode as a value, token ids included.
 
-        `meta["observations_cut"]` has an entry for each tool response that was shortened: its `step` (from 1), how many
-        passages were `found` and `shown`. `meta["counterfactual"]` is the task's: a rollout in a changed world says so.
+        `meta["observations_cut"]` has an entry for each tool response that was shortened: its
+        `step` (from 1), how many passages were `found` and `shown`. `meta["counterfactual"]` is the
+        task's: a rollout in a changed world says so.
         """
-        meta = {key: value for key, value in self.task.meta.items() if key == "counterfactual"}
+        meta: dict[str, Any] = {}
+        if "counterfactual" in self.task.meta:
+            meta["counterfactual"] = self.task.meta["counterfactual"]
+        if self.cuts:
+            meta["observations_cut"] = list(self.cuts)
+        responded = any("response" in step.spans for step in self.steps)
         return Trajectory(
             steps=tuple(self.steps),
             question=self.task.question,
@@ -194,163 +233,204 @@ class Episode:
             dialect=self.chat.dialect.name,
             id=self.id,
             answers=self.task.answers,
-            text=self._said.getvalue(),
+            text=self._text.getvalue(),
             tokens=Tokens(self.prompt_ids, self.ids, self.mask, tuple(self.turns), self.logprobs),
-            meta=meta | ({"observations_cut": list(self.cut)} if self.cut else {}),
+            meta=meta,
+            evidence_from="environment" if responded else "",
         )
 
     def _parse(self, completion: Completion) -> Step:
-        ids, dialect, by = completion.ids, self.chat.dialect, self._said.tell()
-        # The end of the turn is the chat template's, not part of the text.
-        closing = (
-            len(self.chat.end_ids) if self.chat.ended(ids) else int(completion.finish == "eos")
-        )
-        opened = self.chat.opened(first=not self.steps) + self.forced
-        text = opened + self.chat.tokenizer.decode(
-            ids[: len(ids) - closing], skip_special_tokens=False
-        )
-        self._said.write(text)
-        step = dialect.parse_turn(text, first=not self.steps)
-        # A call in broken JSON that can only have been meant as one thing is run; its issues stay.
-        call = step.call
-        broken = {"call_json"} == {
-            issue.kind for issue in step.issues if issue.kind.startswith("call_")
-        }
-        if broken and call is None and step.answer is None:
-            call = dialect.repair_call(text[slice(*step.spans["call"])])
-        # Places in the turn become places in the whole text.
-        spans = {part: (start + by, end + by) for part, (start, end) in step.spans.items()}
-        issues = tuple(
-            msgspec.structs.replace(issue, span=(issue.span[0] + by, issue.span[1] + by))
-            if issue.span
-            else issue
-            for issue in step.issues
-        )
-        return msgspec.structs.replace(step, call=call, spans=spans, issues=issues)
+        """The sampled turn as a step, with spans in the episode's text."""
+        offset = self._text.tell()
+        text = self._turn_text(completion)
+        self._text.write(text)
+        step = self._repaired(self.chat.dialect.parse_turn(text, first=not self.steps), text)
+        spans = {part: (start + offset, end + offset) for part, (start, end) in step.spans.items()}
+        issues = tuple(_moved(issue, offset) for issue in step.issues)
+        return msgspec.structs.replace(step, spans=spans, issues=issues)
+
+    def _repaired(self, step: Step, text: str) -> Step:
+        """The step of a turn with a call in broken JSON that can only have been meant as one thing:
+        it is run, and its issues stay.
+        """
+        call_issues = {issue.kind for issue in step.issues if issue.kind.startswith("call_")}
+        if call_issues != {"call_json"} or step.call is not None or step.answer is not None:
+            return step
+        call = self.chat.dialect.repair_call(text[slice(*step.spans["call"])])
+        return msgspec.structs.replace(step, call=call)
+
+    def _turn_text(self, completion: Completion) -> str:
+        """The turn's text, with what was opened for it and without the template's end of turn."""
+        ids = completion.ids
+        # The end is the EOS token, or all tokens of the template's end of turn.
+        end_length = 1 if completion.finish == "eos" else 0
+        if self.chat.ended(ids):
+            end_length = len(self.chat.end_ids)
+        opened = self.chat.opened(first=not self.steps) + self.forced_opening
+        sampled = ids[: len(ids) - end_length]
+        return opened + self.chat.tokenizer.decode(sampled, skip_special_tokens=False)
 
     @property
-    def _answer(self) -> str | None:  # the last one given, also where the agent went on to doubt it
+    def _answer(self) -> str | None:
+        """The last answer, also where the agent went on to doubt it."""
         return next((step.answer for step in reversed(self.steps) if step.answer is not None), None)
 
     def _with_response(self, step: Step, text: str) -> Step:
-        """With the place of the step's tool response `text`, which was appended last."""
-        before = self._said.tell() - len(text)
+        """The step with the span of its tool response, `text`, which was appended last."""
+        before = self._text.tell() - len(text)
         start, end = self.chat.dialect.response_span(text)
         return msgspec.structs.replace(
             step, spans={**step.spans, "response": (before + start, before + end)}
         )
 
     def _append_response(self, text: str, opened: str = "") -> bool:
-        """Append what the environment says and opens; false, and nothing appended, where no token would be left."""
+        """Append the environment's response, and the opening of an answer if it forces one.
+
+        Returns whether it fits: if no token would be left, nothing is appended. `opened` is among
+        the ids only: in the text it begins the next turn.
+        """
         start, middle, _ = self.turns[-1]
         ids = self.chat.observation_ids(text, self.chat.ended(self.ids[start:middle]), opened)
         if len(self.ids) + len(ids) >= self.limits.total_tokens:
             return False
         self._append(ids, 0, [0.0] * len(ids))
         self.turns[-1] = (start, middle, len(self.ids))
-        self._said.write(text)
+        self._text.write(text)
         return True
 
     def _append(self, ids: list[int], mask: int, logprobs: list[float] | None) -> None:
         self.ids += ids
         self.mask += [mask] * len(ids)
-        if logprobs is None:  # of a turn without them the whole episode has none
+        if logprobs is None:  # one turn without them leaves the whole episode without
             self.logprobs = None
         elif self.logprobs is not None:
             self.logprobs += logprobs
 
     def _finish(self, reason: str) -> None:
         self.stop_reason = reason
-        # Trainers tell by the last token whether an episode was cut: one that ended by itself ends with the
-        # end-of-turn token, or with the EOS behind it where that is another.
+        # Trainers take an episode as cut unless its last token is the end-of-turn token, or the EOS
+        # after it where the two differ. They cannot take one without any token, either.
         if reason in ("answered", "answered_forced", "no_action") or not self.ids:
             closing = self.chat.closing_ids(self.ids)
             self._append(closing, 0, [0.0] * len(closing))
 
 
-def seen(turns: Sequence[tuple[int, int, int]], length: int, kept: int) -> Iterator[int]:
-    """The places of a completion that the turn after `turns` sees: all but responses before the last `kept`, if any.
+def _moved(issue: Issue, offset: int) -> Issue:
+    """The issue with its span so many characters further on."""
+    if issue.span is None:
+        return issue
+    start, end = issue.span
+    return msgspec.structs.replace(issue, span=(start + offset, end + offset))
+
+
+def visible_places(
+    turns: Sequence[tuple[int, int, int]], length: int, kept_responses: int
+) -> Iterator[int]:
+    """The places in a completion that the policy sees after `turns`: all but those of the tool
+    responses before the last `kept_responses`. 0 keeps all of them.
+
+    Args:
+        turns: as in `Tokens`.
+        length: the completion's number of tokens.
 
     Example:
-        >>> list(seen([(0, 2, 5), (5, 6, 8)], 8, kept=1))
+        >>> list(visible_places([(0, 2, 5), (5, 6, 8)], 8, kept_responses=1))
         [0, 1, 5, 6, 7]
     """
     start = 0
-    for _, middle, end in turns[:-kept] if kept else ():
+    hidden = turns[:-kept_responses] if kept_responses else ()
+    for _, middle, end in hidden:
         yield from range(start, middle)
         start = end
     yield from range(start, length)
 
 
 def copies(tasks: Iterable[Task]) -> Iterator[tuple[Task, str, int]]:
-    """Each task with its episode's id and how often the task came before; the first's id is the task's own."""
-    before: Counter[str] = Counter()
+    """Each task, the id of its episode, and how many times the task came before.
+
+    The first episode of a task has the task's own id, later ones `id#1`, `id#2`, …
+    """
+    counts: Counter[str] = Counter()
     for task in tasks:
-        copy = before[task.id]
-        before[task.id] += 1
+        copy = counts[task.id]
+        counts[task.id] += 1
         yield task, f"{task.id}#{copy}" if copy else task.id, copy
 
 
-def unreadable(step: Step) -> Issue:
-    """Why the call of this turn could be neither read nor repaired."""
-    found = (issue for issue in step.issues if issue.kind.startswith("call_"))
-    return next(found, Issue("call_json", "it has no readable form", step.spans["call"]))
+def issue_of_call(step: Step) -> Issue:
+    """Why the call of this turn can neither be read nor repaired."""
+    for issue in step.issues:
+        if issue.kind.startswith("call_"):
+            return issue
+    return Issue("call_json", "it has no readable form", step.spans["call"])
 
 
 def fit(observation: Observation, size: Callable[[Observation], int], limit: int) -> Observation:
-    """The observation, shortened until `size` of it is at most `limit` tokens, with its tags whole.
+    """Shorten an observation until `size` of it is at most `limit`.
 
-    Leading passages stay whole, the last one that fits is shortened (at a word's end where one is near), those behind
-    it are dropped; a title is never cut. A note is shortened likewise. The caller sees to it that an empty observation
-    fits. `size` is asked some 20 times at most, and of a long observation only about its beginning.
+    The leading passages stay whole, the last one that fits is shortened (at a word's end where one
+    is near), those after it are dropped. Titles are never cut. A note is shortened likewise. An
+    empty observation has to fit: the caller sees to that.
+
+    Args:
+        size: the number of tokens of an observation as it is shown. Called some 20 times at most,
+            and on a long observation only for its beginning.
 
     Example:
         >>> long = Observation((Evidence("one two three", "A"), Evidence("four five", "B")))
-        >>> words = lambda seen: sum(len(f"{item.title} {item.text}".split()) for item in seen.evidence)
-        >>> [item.text for item in fit(long, words, 6).evidence]
+        >>> def words(shown):
+        ...     return sum(len(f"{e.title} {e.text}".split()) for e in shown.evidence)
+        >>> [passage.text for passage in fit(long, words, 6).evidence]
         ['one two three', 'four']
     """
-    length = sum(1 + len(item.title) + len(item.text) for item in observation.evidence) or len(
-        observation.note
-    )
+    length = sum(1 + len(passage.title) + len(passage.text) for passage in observation.evidence)
+    length = length or len(observation.note)
 
     def too_long(chars: int) -> bool:
         return size(_beginning(observation, chars)) > limit
 
-    # Twice as much from a guess on, then halves between: of a long observation only the beginning is measured.
+    # Double a first guess until it is too long, then bisect: so only the beginning of a long
+    # observation is measured.
     low, high = 0, min(length, _CHARS_PER_TOKEN * limit)
     while not too_long(high):
         if high == length:
             return observation
         low, high = high, min(length, 2 * high)
-    return _beginning(observation, low + bisect_left(range(low + 1, high), True, key=too_long))
+    # the first length that is too long, less one
+    longest = low + bisect_left(range(low + 1, high), True, key=too_long)
+    return _beginning(observation, longest)
 
 
 def _beginning(observation: Observation, chars: int) -> Observation:
-    """The observation's first `chars` characters, those of titles counted and one more for each passage."""
+    """The first `chars` characters of an observation; titles count, and each passage counts as one
+    character more.
+    """
     if not observation.evidence:
         return msgspec.structs.replace(observation, note=_cut(observation.note, chars))
-    kept: list[Evidence] = []
-    for item in observation.evidence:
-        room = chars - 1 - len(item.title)
-        if room < len(item.text):
-            if text := _cut(item.text, max(0, room)):
-                kept.append(msgspec.structs.replace(item, text=text))
+    passages: list[Evidence] = []
+    for passage in observation.evidence:
+        room = chars - 1 - len(passage.title)
+        if room < len(passage.text):
+            text = _cut(passage.text, max(0, room))
+            if text:
+                passages.append(msgspec.structs.replace(passage, text=text))
             break
-        kept.append(item)
-        chars = room - len(item.text)
+        passages.append(passage)
+        chars = room - len(passage.text)
     return msgspec.structs.replace(
-        observation, evidence=tuple(kept), note=observation.note if kept else ""
+        observation, evidence=tuple(passages), note=observation.note if passages else ""
     )
 
 
 def _cut(text: str, chars: int) -> str:
+    """The first `chars` characters of a text, or fewer so as to end with a whole word."""
     if len(text) <= chars:
         return text
-    cut = text[:chars]
-    words = (
-        cut.rstrip()
-        if text[chars].isspace()
-        else cut[: max(cut.rfind(" "), cut.rfind("\n")) + 1].rstrip()
-    )
-    return words if words and len(cut) - len(words) <= _LONGEST_WORD else cut.rstrip()
+    beginning = text[:chars]
+    if text[chars].isspace():
+        return beginning.rstrip()
+    last_blank = max(beginning.rfind(" "), beginning.rfind("\n"))
+    whole_words = beginning[: last_blank + 1].rstrip()
+    if whole_words and chars - len(whole_words) <= _LONGEST_WORD:
+        return whole_words
+    return beginning.rstrip()

@@ -1,7 +1,8 @@
-"""Episodes of an agent behind an OpenAI-compatible endpoint: the server writes the calls, the tools run here.
+"""Episodes of a model behind an OpenAI-compatible endpoint, whose tools run here.
 
-In dialect `openai` the server reads and writes calls itself (`tools` and `tool_calls` of chat completions). In a
-dialect of tags, such as `pokee` or `pou`, messages are plain text and the calls in them are read here.
+In the dialect `openai` the server reads and writes calls itself (`tools` and `tool_calls` of chat
+completions). In a dialect with tags, such as `pokee` or `pou`, messages are plain text and the
+calls in them are read here.
 """
 
 import asyncio
@@ -19,29 +20,38 @@ from ..tools.base import Observation
 from ..tools.toolbox import Session, Toolbox
 from ..trajectory import ToolCall, Trajectory
 from ..wire.background import map_concurrently
-from ..wire.llm import LLM, Endpoint, Messages, Reply, Stats, ToolRequest, Unanswered, with_key
+from ..wire.llm import LLM, ChatReply, Endpoint, Messages, Stats, ToolRequest, Unanswered, with_key
 from .environment import inner_text, template_fence
-from .episode import OnEnd, OnStep, copies, unreadable
+from .episode import OnEnd, OnStep, copies, issue_of_call
 
-FAILED = "failed"  # the stop reason of an episode that the endpoint did not answer; `meta["why"]` says why
+# The stop reason of an episode whose endpoint did not answer; `meta["why"]` says why
+FAILED = "failed"
 
 
 class ServedAgent:
     """Runs a served chat model with tools; `run` is as `Engine.run`.
 
-    Requests are retried after transient failures. An episode that still gets no answer ends as `FAILED` and is not
-    shown to `on_end`: it says nothing about the agent. Not to be called inside a running event loop.
+    Requests are retried after transient failures. An episode that still gets no answer ends as
+    `FAILED`, with the steps that it had until then, and is not shown to `on_end`: it says nothing
+    about the agent. Not to be called inside a running event loop.
 
     Args:
-        url: the server's base URL, usually ending in `/v1`; without one, Hugging Face Inference Providers.
-        turns: requests an episode may take.
+        model: the served model's name.
+        url: the server's base URL, usually ending in `/v1`; `None` for Hugging Face Inference
+            Providers.
+        turns: how many requests an episode may take.
+        max_tokens: how many tokens the model may sample in a turn.
+        seed: of the sampling; further episodes of a task add 1, 2, …
         concurrency: requests under way at once.
         timeout: seconds for one request.
-        dialect: how the model writes: `openai`, or one of tags whose tool responses are messages of the chat.
-        key: for the server, `""` for none; by default found as `EndpointJudge` does.
+        dialect: how the model writes: `openai`, or a dialect with tags whose tool responses are
+            messages of the chat.
+        verify: the agent checks each answer, as with `Limits.verify`.
+        key: the server's key, `""` for none; by default it is found as `EndpointJudge` finds it.
 
     Raises:
-        ConfigError: for limits below 1, a URL that is not http(s) or holds a password, a dialect that cannot be served.
+        ConfigError: for limits below 1, a URL that is not http(s) or holds a password, a dialect
+            that cannot be served.
 
     Example:
         ```python
@@ -70,128 +80,146 @@ class ServedAgent:
                 "turns, max_tokens, concurrency and timeout of a served agent must be positive"
             )
         self.endpoint = Endpoint(url, model, key, timeout, 3 * timeout, concurrency=concurrency)
-        self.toolbox, self.turns, self.verify = toolbox, turns, verify
+        self.toolbox = toolbox
+        self.turns = turns
+        self.verify = verify
         self.dialect = dialects.load(dialect)
         if self.dialect.observation_role is None:
             cannot = "goes on inside one message, which chat completions cannot"
             raise ConfigError(
-                f"dialect {dialect!r} {cannot}; take 'openai', 'pou' or 'pokee', or run the model here"
+                f"dialect {dialect!r} {cannot}; take 'openai', 'pou' or 'pokee', or run the model "
+                "here"
             )
-        if verify and not self.dialect.verifies:
+        if verify and not self.dialect.can_verify:
             raise ConfigError(
-                f"verify: dialect {dialect!r} has no mode in which answers are checked; take 'pokee'"
+                f"verify: dialect {dialect!r} has no mode in which answers are checked; take "
+                "'pokee'"
             )
-        self.stats, self._fence = Stats(), template_fence(self.dialect)
-        self._seed, self._structured = seed, dialect == "openai"
-        tools = {"tools": toolbox.schemas} if self._structured else {}
-        self._body: dict[str, Any] = {"temperature": temperature, "max_tokens": max_tokens, **tools}
+        self.stats = Stats()
+        self._fence = template_fence(self.dialect)
+        self._seed = seed
+        self._structured = dialect == "openai"  # the server reads and writes calls itself
+        self._body: dict[str, Any] = {"temperature": temperature, "max_tokens": max_tokens}
+        if self._structured:
+            self._body["tools"] = toolbox.schemas
 
     def run(
         self, tasks: Iterable[Task], on_end: OnEnd = None, on_step: OnStep = None
     ) -> list[Trajectory]:
         """As `Engine.run`; a task given n times is sampled with a seed of its own each time.
 
-        Raises `JudgeError` when asking is pointless: a wrong key, an unknown model.
+        Raises `JudgeError` when asking is pointless: a wrong key, an unknown model, a server that
+        is not there.
         """
-        due = [(msgspec.structs.replace(task, id=name), copy) for task, name, copy in copies(tasks)]
+        copied_tasks = [
+            (msgspec.structs.replace(task, id=name), copy) for task, name, copy in copies(tasks)
+        ]
         llm = LLM(with_key(self.endpoint), self.stats)
 
         async def episode(copied: tuple[Task, int]) -> Trajectory:
             task, copy = copied
             ask = partial(llm.chat, body={**self._body, "seed": self._seed + copy})
             with closing(self.toolbox.session(task.edits)) as session:
-                try:
-                    found = await self._episode(ask, task, session, on_step)
-                except Unanswered as fault:
-                    return Trajectory(
-                        question=task.question,
-                        id=task.id,
-                        stop_reason=FAILED,
-                        meta={"why": str(fault)},
-                    )
-            if on_end is not None:
-                on_end(found)
-            return found
+                trajectory = await self._episode(ask, task, session, on_step)
+            if on_end is not None and trajectory.stop_reason != FAILED:
+                on_end(trajectory)
+            return trajectory
 
-        # All episodes at once: the endpoint's slots bound the requests, so that one may ask while another's tools run.
-        return asyncio.run(map_concurrently(episode, due, most=max(1, len(due))))
+        # All episodes at once: the endpoint's slots bound the requests, so that one may ask while
+        # another's tools run.
+        return asyncio.run(map_concurrently(episode, copied_tasks, most=max(1, len(copied_tasks))))
 
     async def _episode(
         self,
-        ask: Callable[[Messages], Awaitable[Reply]],
+        ask: Callable[[Messages], Awaitable[ChatReply]],
         task: Task,
         session: Session,
         on_step: OnStep,
     ) -> Trajectory:
         messages = self.dialect.prompt(task.question, self.toolbox.schemas)
         take = self._take_calls if self._structured else self._take_text
-        reason, told = "turn_limit", 0
+        trajectory = Trajectory(question=task.question, dialect=self.dialect.name)
+        reason, reported = "turn_limit", 0
         for _ in range(self.turns):
-            reply = await ask(messages)
-            goes_on = await take(reply, messages, session)
-            found = self.dialect.parse_messages(messages, question=task.question, fenced=True)
-            for step in found.steps[told:] if on_step else ():
-                on_step(task.id, step)  # type: ignore[misc]
-            told = len(found.steps)
-            if not goes_on:
-                # What was written until such a reply was cut is a thought: every text without calls reads as an answer.
-                if reply.cut and self._structured and found.answer is not None:
-                    *steps, last = found.steps
-                    said = "\n\n".join(filter(None, (last.think, last.answer)))
-                    thought = msgspec.structs.replace(last, think=said, answer=None)
-                    found = msgspec.structs.replace(found, steps=(*steps, thought), answer=None)
-                ended = "turn_token_limit" if reply.cut else "no_action"
-                reason = "answered" if found.answer is not None else ended
+            try:
+                reply = await ask(messages)
+            except Unanswered as fault:
+                reason = FAILED
+                trajectory = msgspec.structs.replace(
+                    trajectory, answer=None, meta={"why": str(fault)}
+                )
                 break
-        return msgspec.structs.replace(found, id=task.id, answers=task.answers, stop_reason=reason)
-
-    async def _take_calls(self, reply: Reply, messages: Messages, session: Session) -> bool:
-        """Append a reply with structured calls and what these return; whether there were any."""
-        calls = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in reply.calls
-        ]
-        messages.append(
-            {"role": "assistant", "content": reply.text, **({"tool_calls": calls} if calls else {})}
+            goes_on = await take(reply, messages, session)
+            trajectory = self._read(messages, task.question)
+            for step in trajectory.steps[reported:] if on_step else ():
+                on_step(task.id, step)  # type: ignore[misc]
+            reported = len(trajectory.steps)
+            if not goes_on:
+                # In `openai` any text without calls is read as an answer. That of a reply which was
+                # cut is only a thought.
+                if reply.cut and self._structured and trajectory.answer is not None:
+                    trajectory = _with_answer_as_thought(trajectory)
+                ended = "turn_token_limit" if reply.cut else "no_action"
+                reason = "answered" if trajectory.answer is not None else ended
+                break
+        return msgspec.structs.replace(
+            trajectory, id=task.id, answers=task.answers, stop_reason=reason
         )
+
+    def _read(self, messages: Messages, question: str | None = None) -> Trajectory:
+        """The episode so far. A response inside the model's own message is its invention."""
+        return self.dialect.parse_messages(
+            messages, question=question, fenced=True, responses="messages"
+        )
+
+    async def _take_calls(self, reply: ChatReply, messages: Messages, session: Session) -> bool:
+        """Append a reply with structured calls, and what these return; false: there were none."""
+        message: dict[str, Any] = {"role": "assistant", "content": reply.text}
+        calls = []
+        for call in reply.calls:
+            function = {"name": call.name, "arguments": call.arguments}
+            calls.append({"id": call.id, "type": "function", "function": function})
+        if calls:
+            message["tool_calls"] = calls
+        messages.append(message)
         observations = await asyncio.gather(*(self._observe(call, session) for call in reply.calls))
-        for call, seen in zip(reply.calls, observations, strict=True):
-            text = inner_text(seen, self.dialect, self._fence)
+        for call, observation in zip(reply.calls, observations, strict=True):
+            text = inner_text(observation, self.dialect, self._fence)
             messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
         return bool(calls)
 
-    async def _take_text(self, reply: Reply, messages: Messages, session: Session) -> bool:
-        """Append a turn written as text, and what its call returns or the controller says; whether it goes on."""
-        # A model may write on behind the string that ends its turn.
-        ends = [
-            reply.text.index(stop) + len(stop) for stop in self.dialect.stop if stop in reply.text
-        ]
-        messages.append(
-            {"role": "assistant", "content": reply.text[: min(ends, default=len(reply.text))]}
-        )
-        found = self.dialect.parse_messages(messages, fenced=True)
-        if not found.steps:  # nothing was written
+    async def _take_text(self, reply: ChatReply, messages: Messages, session: Session) -> bool:
+        """Append a turn written as text, and what its call returns or the controller replies.
+
+        Returns whether the episode goes on.
+        """
+        # A model may write on after the string that ends its turn.
+        end = len(reply.text)
+        for stop in self.dialect.stop:
+            if stop in reply.text:
+                end = min(end, reply.text.index(stop) + len(stop))
+        messages.append({"role": "assistant", "content": reply.text[:end]})
+        so_far = self._read(messages)
+        if not so_far.steps:  # nothing was written
             return False
-        step = found.steps[-1]
-        said: str | None
+        step = so_far.steps[-1]
+        response: str | None
         if step.answer is not None or "call" not in step.spans:
-            said = self.dialect.controller(found.steps, self.verify)
+            response = self.dialect.controller_reply(so_far.steps, self.verify)
         else:
-            if call := step.call or self.dialect.repair_call(
-                found.text[slice(*step.spans["call"])]
-            ):
-                seen = await self.toolbox.call(call, session)
+            raw = so_far.text[slice(*step.spans["call"])]
+            call = step.call or self.dialect.repair_call(raw)
+            if call is not None:
+                observation = await self.toolbox.call(call, session)
             else:
                 form = self.dialect.call_form(self.toolbox.names)
-                seen = self.toolbox.describe_malformed(unreadable(step).why, form)
-            said = self.dialect.render_observation(seen.evidence, seen.note, self._fence)
-        if said is not None:
-            messages.append({"role": str(self.dialect.observation_role), "content": said})
-        return said is not None
+                observation = self.toolbox.describe_malformed(issue_of_call(step).why, form)
+            response = self.dialect.render_observation(
+                observation.evidence, observation.note, self._fence
+            )
+        if response is not None:
+            messages.append({"role": str(self.dialect.observation_role), "content": response})
+        return response is not None
 
     async def _observe(self, call: ToolRequest, session: Session) -> Observation:
         try:
@@ -199,3 +227,11 @@ class ServedAgent:
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             return self.toolbox.describe_malformed(f"its arguments are not a JSON object ({error})")
         return await self.toolbox.call(ToolCall(call.name, arguments), session)
+
+
+def _with_answer_as_thought(trajectory: Trajectory) -> Trajectory:
+    """The trajectory without its answer, which becomes part of the last step's thought."""
+    *steps, last = trajectory.steps
+    text = "\n\n".join(filter(None, (last.think, last.answer)))
+    thought = msgspec.structs.replace(last, think=text, answer=None)
+    return msgspec.structs.replace(trajectory, steps=(*steps, thought), answer=None)

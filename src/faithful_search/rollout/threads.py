@@ -1,19 +1,21 @@
-"""Research threads synthesis: the same question researched several times at once, summarised, and answered once.
+"""Research threads synthesis: the same question researched several times at once, summarised, and
+answered once.
 
-PokeeResearch, section 3.4: n independent threads, each summarised by the model, and one synthesis of the summaries.
+PokeeResearch, section 3.4: n independent threads, each summarised by the model, and one synthesis
+of the summaries.
 
 ```
 threads (one engine run) ─> a summary each ─> synthesis ─> the answer, and the thread that it rests on
 ```
 
-A model need not do as it is told: a summary that fails is replaced by an outline of the thread, a synthesis that fails
-by a vote. Both are deterministic.
+A model need not do as it is told: a summary that fails is replaced by an outline of the thread, a
+synthesis that fails by a vote. Both are deterministic.
 """
 
 import re
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Literal
 
 import msgspec
@@ -25,8 +27,10 @@ from ..text import normalize, shortened
 from ..trajectory import Step, Trajectory
 
 _SUMMARY = re.compile(r"<research_trace_summary>(.*?)(?:</research_trace_summary>|\Z)", re.DOTALL)
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_THINK = re.compile(r"<think>(.*?)</think>", re.DOTALL)
+# One that is not closed takes the rest of the text: looking for the next one's end again and again
+# would take quadratic time.
+_ANSWER = re.compile(r"<answer>(.*?)(</answer>|\Z)", re.DOTALL)
+_THINK = re.compile(r"<think>(.*?)(</think>|\Z)", re.DOTALL)
 _LONGEST_THREAD = 60_000  # characters; some 15,000 tokens, half of the paper's context
 _LONGEST_OUTLINE = 4_000
 _NO_ANSWER = ("", "none", "unknown")
@@ -37,9 +41,9 @@ class Research(msgspec.Struct, frozen=True):
 
     Attributes:
         threads: each as it ended.
-        trajectory: the thread that gave the answer; all calls of all threads together where none gave it; the first
-            thread where there is no answer. `meta["research"]` says which of how many threads it is and how the answer
-            was chosen.
+        trajectory: the thread that gave the answer; all calls of all threads together where none
+            gave it; the first thread where there is no answer. `meta["research"]` says which of how
+            many threads it is and how the answer was chosen.
         by: "thread" where there was one, "synthesis", or "vote" where no synthesis was written.
         replaced: what could not be written and was replaced: "summary of thread 2", "synthesis".
     """
@@ -55,8 +59,8 @@ def synthesise(threads: Sequence[Trajectory], writer: Writer | None = None) -> R
 
     Args:
         threads: episodes of an agent that sampled: `agent.run([task] * n)`.
-        writer: writes the summaries and the synthesis (in the paper, the policy itself); `None`, or one that fails:
-            the threads vote.
+        writer: writes the summaries and the synthesis (in the paper, the policy itself); `None`, or
+            one that fails: the threads vote.
 
     Raises:
         ConfigError: without any thread.
@@ -66,17 +70,16 @@ def synthesise(threads: Sequence[Trajectory], writer: Writer | None = None) -> R
     if len(threads) == 1:
         return Research(tuple(threads), threads[0], "thread")
     question = threads[0].question or ""
-    asked = [
-        Request("thread_summary", {"question": question, "thread": described(one)})
-        for one in threads
+    requests = [
+        Request("thread_summary", {"question": question, "thread": described(thread)})
+        for thread in threads
     ]
     pairs: list[str] = []
     replaced: list[str] = []
-    for number, (thread, text) in enumerate(
-        zip(threads, _texts(writer, asked), strict=True), start=1
-    ):
-        found = _SUMMARY.search(text or "")
-        summary = found[1].strip() if found else ""
+    texts = _texts(writer, requests)
+    for number, (thread, text) in enumerate(zip(threads, texts, strict=True), start=1):
+        match = _SUMMARY.search(text or "")
+        summary = match[1].strip() if match else ""
         if not summary:
             replaced.append(f"summary of thread {number}")
             summary = described(thread, _LONGEST_OUTLINE)
@@ -84,65 +87,74 @@ def synthesise(threads: Sequence[Trajectory], writer: Writer | None = None) -> R
         pairs.append(f"Pair {number}:\n<answer>{thread.answer or 'NONE'}</answer>\n{summary}")
     synthesis = Request("thread_synthesis", {"question": question, "threads": "\n\n".join(pairs)})
     text = _texts(writer, [synthesis])[0] or ""
-    said = [
-        answer.strip() for answer in _ANSWER.findall(text) if normalize(answer) not in _NO_ANSWER
-    ]
-    if not said:
+    closed = [answer for answer, end in _ANSWER.findall(text) if end]
+    answers = [answer.strip() for answer in closed if normalize(answer) not in _NO_ANSWER]
+    if not answers:
         chosen = _rests_on(threads, vote(threads), "the answer that most threads gave", "vote")
         return Research(tuple(threads), chosen, "vote", (*replaced, "synthesis"))
-    thought = _THINK.search(text)
-    chosen = _rests_on(threads, said[-1], thought[1].strip() if thought else "", "synthesis")
+    match = _THINK.search(text)
+    thought = match[1].strip() if match and match[2] else ""
+    chosen = _rests_on(threads, answers[-1], thought, "synthesis")
     return Research(tuple(threads), chosen, "synthesis", tuple(replaced))
 
 
 def vote(threads: Sequence[Trajectory]) -> str | None:
-    """The answer of most threads as the first of them wrote it; `None` where none gave any.
+    """The answer that most threads gave, as the first of them wrote it; `None`: none gave any.
 
-    Answers are compared normalised; "unknown" wins only where no thread knew. Of answers given equally often one that
-    its agent checked and upheld wins, then the earliest.
+    Answers are compared normalised. "unknown" wins only where no thread gave another answer. Of
+    answers given equally often, one that its agent checked and upheld wins, then the earliest.
 
     Example:
         >>> vote([Trajectory(answer="Rome"), Trajectory(answer="Oslo"), Trajectory(), Trajectory(answer="the Oslo")])
         'Oslo'
     """
-    named = [(normalize(one.answer), one) for one in threads if one.answer and one.answer.strip()]
-    given = [(key, one) for key, one in named if key not in _NO_ANSWER] or named
-    count = Counter(key for key, _ in given)
-    upheld = {key for key, one in given if one.steps and one.steps[-1].verified}
-    best = max(given, key=lambda pair: (count[pair[0]], pair[0] in upheld), default=None)
-    return best[1].answer if best else None
+    votes: Counter[str] = Counter()  # by normalised answer
+    written: dict[str, str] = {}  # the answers as they were first written
+    upheld: set[str] = set()
+    for thread in threads:
+        if not thread.answer or not thread.answer.strip():
+            continue
+        key = normalize(thread.answer)
+        votes[key] += 1
+        written.setdefault(key, thread.answer)
+        if thread.steps and thread.steps[-1].verified:
+            upheld.add(key)
+    candidates = [key for key in written if key not in _NO_ANSWER] or list(written)
+    if not candidates:
+        return None
+    best = max(candidates, key=lambda key: (votes[key], key in upheld))
+    return written[best]
 
 
 def described(thread: Trajectory, longest: int = _LONGEST_THREAD) -> str:
-    """A thread in plain words, whatever its dialect: what was thought, asked and found in each step.
+    """A thread in plain words, whatever its dialect: the thought, the call and the results of each
+    step.
 
-    Where that has more than `longest` characters, all texts in it are shortened alike, those of the last step too.
+    If that has more than `longest` characters, all texts in it are shortened alike.
     """
     texts = sum(1 + len(step.evidence) for step in thread.steps) or 1
     # Less and less room for each text, until all of them fit.
     for room in (longest, longest // texts, longest // (2 * texts), 80):
-        text = "\n".join(
-            line
-            for number, step in enumerate(thread.steps, 1)
-            for line in _lines(number, step, room)
-        )
+        lines: list[str] = []
+        for number, step in enumerate(thread.steps, start=1):
+            lines += _lines(number, step, room)
+        text = "\n".join(lines)
         if len(text) <= longest:
             break
-    ended = (
-        f"answer: {thread.answer}"
-        if thread.answer
-        else f"no answer ({thread.stop_reason or 'not ended'})"
-    )
-    return f"{shortened(text, longest)}\n{ended}".strip()
+    end = f"no answer ({thread.stop_reason or 'not ended'})"
+    if thread.answer:
+        end = f"answer: {thread.answer}"
+    return f"{shortened(text, longest)}\n{end}".strip()
 
 
 def _lines(number: int, step: Step, room: int) -> list[str]:
+    """One step in lines, each text in at most `room` characters."""
     lines = [f"STEP {number} {shortened((step.think or '').strip(), room)}".rstrip()]
     if step.call is not None:
         lines.append(f"call: {step.call.name} {shortened(str(step.call.arguments), room)}")
-    for item in step.evidence:
-        where = " ".join(filter(None, (item.id, item.title, item.url)))
-        lines.append(f"- {where}: {shortened(item.text, room)}")
+    for passage in step.evidence:
+        where = " ".join(filter(None, (passage.id, passage.title, passage.url)))
+        lines.append(f"- {where}: {shortened(passage.text, room)}")
     if step.note:
         lines.append(f"- {shortened(step.note, room)}")
     if step.answer is not None:
@@ -153,7 +165,9 @@ def _lines(number: int, step: Step, room: int) -> list[str]:
 
 
 class Metered:
-    """A generator that counts its rows (`calls`) and tokens, under the names of `wire.llm.Stats` for served models."""
+    """A generator that counts its rows (as `calls`) and tokens, under the names of
+    `wire.llm.Stats`.
+    """
 
     def __init__(self, generator: Generator) -> None:
         self.generator = generator
@@ -165,22 +179,54 @@ class Metered:
         sampling: Sampling,
         max_new_tokens: Sequence[int] | None = None,
     ) -> list[Completion]:
-        found = self.generator.generate(prompts, sampling, max_new_tokens)
+        completions = self.generator.generate(prompts, sampling, max_new_tokens)
         self.calls += len(prompts)
         self.prompt_tokens += sum(map(len, prompts))
-        self.completion_tokens += sum(len(completion.ids) for completion in found)
-        return found
+        self.completion_tokens += sum(len(completion.ids) for completion in completions)
+        return completions
+
+    def keeping(self) -> AbstractContextManager[None]:
+        return self.generator.keeping()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.generator, name)
 
 
 def _texts(writer: Writer | None, requests: Sequence[Request]) -> Sequence[str | None]:
-    """The texts; `None` for each where the writer fails, since the threads alone can give an answer."""
-    with suppress(FaithfulSearchError, RuntimeError):  # the latter: torch is out of memory, say
+    """What the writer writes; `None` for each request if it fails: the threads alone can give an
+    answer.
+    """
+    with suppress(FaithfulSearchError, RuntimeError):  # torch raises the latter, without memory
         if writer is not None:
             return writer.write_batch(requests)
     return [None] * len(requests)
+
+
+def _pooled(threads: Sequence[Trajectory], answer: str, why: str) -> Trajectory:
+    """A trajectory with all calls of all threads and the answer.
+
+    It has no dialect and no verdicts, which would refer to the threads' own order of calls.
+    """
+    first = threads[0]
+    steps: list[Step] = []
+    for number, thread in enumerate(threads, start=1):
+        for step in thread.steps:
+            if step.call is None:
+                continue
+            passages = [
+                msgspec.structs.replace(passage, id=f"{number}.{passage.id}")
+                for passage in step.evidence
+            ]
+            steps.append(Step(step.think, step.call, tuple(passages), step.note))
+    return Trajectory(
+        steps=(*steps, Step(why, answer=answer)),
+        question=first.question,
+        answer=answer,
+        stop_reason="answered",
+        id=f"{first.id}#pooled",
+        answers=first.answers,
+        evidence_from=first.evidence_from,
+    )
 
 
 def _rests_on(threads: Sequence[Trajectory], answer: str | None, why: str, by: str) -> Trajectory:
@@ -188,30 +234,13 @@ def _rests_on(threads: Sequence[Trajectory], answer: str | None, why: str, by: s
     if answer is None:
         return threads[0]
     key = normalize(answer)
-    own = [
-        number
-        for number, one in enumerate(threads, start=1)
-        if one.answer and normalize(one.answer) == key
-    ]
-    if own:
-        chosen = threads[own[0] - 1]
-    else:  # dialects and verdicts are left out, since the order of the calls is not the threads' own
-        first, steps = threads[0], []
-        for number, thread in enumerate(threads, start=1):
-            for step in (step for step in thread.steps if step.call is not None):
-                found = (
-                    msgspec.structs.replace(item, id=f"{number}.{item.id}")
-                    for item in step.evidence
-                )
-                steps.append(Step(step.think, step.call, tuple(found), step.note))
-        whole = (*steps, Step(why, answer=answer))
-        chosen = Trajectory(
-            whole,
-            first.question,
-            answer,
-            "answered",
-            id=f"{first.id}#pooled",
-            answers=first.answers,
-        )
-    told = {"by": by, "thread": own[0] if own else None, "of": len(threads), "analysis": why}
-    return msgspec.structs.replace(chosen, meta={**chosen.meta, "research": told})
+    agreeing: int | None = None  # the number of the first such thread
+    chosen = None
+    for number, thread in enumerate(threads, start=1):
+        if thread.answer and normalize(thread.answer) == key:
+            agreeing, chosen = number, thread
+            break
+    if chosen is None:
+        chosen = _pooled(threads, answer, why)
+    research = {"by": by, "thread": agreeing, "of": len(threads), "analysis": why}
+    return msgspec.structs.replace(chosen, meta={**chosen.meta, "research": research})

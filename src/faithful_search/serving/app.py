@@ -1,4 +1,6 @@
-"""Applications that answer JSON with JSON; and what stands before each: who may ask, and bodies within bounds."""
+"""Applications that answer JSON with JSON; and what stands before each: who may ask, and bodies
+within bounds.
+"""
 
 import asyncio
 import hmac
@@ -31,7 +33,9 @@ Receive = Callable[[], Awaitable[Any]]
 App = Callable[[Any, Receive, Any], Awaitable[None]]
 """An ASGI application."""
 Answer = Callable[[bytes], Any]
-"""What is served at a path: the body of a POST in, out comes a value to be written as JSON, or an awaitable of one."""
+"""What is served at a path: the body of a POST in, out comes a value to be written as JSON, or an
+awaitable of one.
+"""
 T = TypeVar("T")
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -44,8 +48,10 @@ _HEADERS = {408: _HANG_UP, 413: _HANG_UP, 503: {"retry-after": "1"}}
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What a request may ask for at most. The defaults let a whole training batch through as one request."""
+class ServerLimits:
+    """What a request may ask for at most. The defaults let a whole training batch through as one
+    request.
+    """
 
     body_bytes: int = 16_000_000
     queries: int = 8192
@@ -55,8 +61,8 @@ class Limits:
     requests: int = 1024  # at the same time; further ones are sent away to come back later
     pairs: int = 4096
     pair_chars: int = 1_000_000  # of the texts of one pair together
-    # Of all requests together, from their first byte until they are answered. A body that comes in one piece (some
-    # 64 kB) is always taken.
+    # Of all requests together, from their first byte until they are answered. A body that comes in
+    # one piece (some 64 kB) is always taken.
     bodies_bytes: int = 500_000_000
 
 
@@ -69,37 +75,38 @@ def refusal(error: BaseException) -> Response:
     """What a client is told of an error; what is the server's own business goes to its log."""
     match error:
         case HTTPException():
-            status, told = error.status_code, error.detail
+            status, message = error.status_code, error.detail
         case ToolError():
-            status, told = 503 if error.passing else 502, str(error) or "the search failed"
+            status, message = 503 if error.transient else 502, str(error) or "the search failed"
         case TimeoutError():
-            status, told = 504, "the answer took too long"
+            status, message = 504, "the answer took too long"
         case ClientDisconnect():
-            status, told = 499, "the client has gone"
+            status, message = 499, "the client has gone"
         case asyncio.CancelledError():  # only a server that ends does that
-            status, told = 503, "the server is stopping"
+            status, message = 503, "the server is stopping"
         case _:
             _LOG.error("a request failed", exc_info=error)
-            status, told = 500, "internal error, see the server's log"
-    return written({"error": told}, status)
+            status, message = 500, "internal error, see the server's log"
+    return written({"error": message}, status)
 
 
 class Guarded:
     """An application for clients that may use it; it receives each request's body in one message.
 
-    **Names.** A web page may give its own name this machine's address (DNS rebinding), and a browser then takes the
-    answers for the page's own. Such requests carry the page's name in `Host`, so a name has to be known here:
-    `localhost`, what the machine calls itself, or one of `names`. An IP address cannot be rebound and is always right.
-    A request with an `Origin` comes from a page, which must be one of this machine's (loopback) or of `names`.
+    **Names.** A web page may give its own name this machine's address (DNS rebinding), and a
+    browser then takes the answers for the page's own. Such requests carry the page's name in
+    `Host`, so a name has to be known here: `localhost`, what the machine calls itself, or one of
+    `names`. An IP address cannot be rebound and is always right. A request with an `Origin` comes
+    from a page, which must be one of this machine's (loopback) or of `names`.
 
     **Token.** Where there is one, clients send `Authorization: Bearer TOKEN`; `/health` is for all.
 
-    **Bodies.** When those that are held grow too large together, the one that has been coming for longest is given up:
-    clients that send slowly keep out none that send quickly.
+    **Bodies.** When those that are held grow too large together, the one that has been coming for
+    longest is given up: clients that send slowly keep out none that send quickly.
     """
 
     def __init__(
-        self, app: App, limits: Limits, token: str = "", names: Sequence[str] = ()
+        self, app: App, limits: ServerLimits, token: str = "", names: Sequence[str] = ()
     ) -> None:
         self._app, self._limits = app, limits
         self._token = f"Bearer {token}".encode() if token else b""
@@ -141,34 +148,33 @@ class Guarded:
                     if host
                     else "send Host"
                 )
-                raise HTTPException(
-                    421, f"this server does not know itself by the name {host[:80]!r}: {mend}"
-                )
+                raise HTTPException(421, f"the Host header {host[:80]!r} is not allowed: {mend}")
         for origin in headers.getlist("origin"):
             page = _host_in(origin.partition("://")[2])
             address = as_address(page)
             if page not in self._pages and (address is None or not address.is_loopback):
                 raise HTTPException(403, f"pages of {origin[:80]!r} are not answered")
-        given = headers.get("authorization", "").encode("latin-1")
+        token = headers.get("authorization", "").encode("latin-1")
         # compared in constant time, so that how long it takes tells nothing about the token
-        if self._token and path != "/health" and not hmac.compare_digest(given, self._token):
+        if self._token and path != "/health" and not hmac.compare_digest(token, self._token):
             raise HTTPException(401, "a token is needed: Authorization: Bearer …")
 
     async def _read(self, length: str, receive: Receive) -> bytes:
-        """A body, whatever its length is said to be; refused when it does not come in time (408), is larger than
-        allowed (413) or made room (503)."""
+        """A body, whatever its length is said to be; refused when it does not come in time (408),
+        is larger than allowed (413) or made room (503).
+        """
         limits, too_large = self._limits, f"the body is larger than {self._limits.body_bytes} bytes"
         if length.isdigit() and int(length[:18]) > limits.body_bytes:
             raise HTTPException(413, too_large)
-        body, more, patience = bytearray(), True, asyncio.timeout(limits.seconds)
+        body, incomplete, patience = bytearray(), True, asyncio.timeout(limits.seconds)
         try:
             async with patience:
-                while more:
+                while incomplete:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise ClientDisconnect
                     body += message.get("body", b"")
-                    more = message.get("more_body", False)
+                    incomplete = message.get("more_body", False)
                     if len(body) > limits.body_bytes:
                         raise HTTPException(413, too_large)
                     self._coming[patience] = len(body)
@@ -196,16 +202,18 @@ class Guarded:
 
 def _host_in(place: str) -> str:
     """The host of `host:port`, without port and brackets; empty for anything else."""
-    found = _PLACE.fullmatch(place.lower())
-    return (found[1] or found[2]) if found else ""
+    match = _PLACE.fullmatch(place.lower())
+    return (match[1] or match[2]) if match else ""
 
 
 class Service:
-    """An ASGI application, behind `Guarded`, that answers POSTs at given paths, `GET /health` and `GET /metrics`.
+    """An ASGI application, behind `Guarded`, that answers POSTs at given paths, `GET /health` and
+    `GET /metrics`.
 
-    `answers`, by path, raise `HTTPException` for what they refuse. Errors are `{"error": message}`: 4xx for what the
-    request did, 502 and 503 for an engine behind the answer, 504 for one that takes too long. An answer that is awaited
-    is cancelled when its client has gone. `about` is what `/health` tells besides `"status": "ok"`.
+    `answers`, by path, raise `HTTPException` for what they refuse. Errors are `{"error": message}`:
+    4xx for what the request did, 502 and 503 for an engine behind the answer, 504 for one that
+    takes too long. An answer that is awaited is cancelled when its client has gone. `about` is what
+    `/health` tells besides `"status": "ok"`.
 
     Routing is plain ASGI: the layers of a framework take as long as a search.
     """
@@ -213,10 +221,10 @@ class Service:
     def __init__(
         self,
         answers: Mapping[str, Answer],
-        limits: Limits | None = None,
+        limits: ServerLimits | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> None:
-        self.answers, self.limits, self.about = answers, limits or Limits(), about or {}
+        self.answers, self.limits, self.about = answers, limits or ServerLimits(), about or {}
         self.registry = CollectorRegistry()
         self._requests = self.counter("requests", "Requests answered.", "path", "status")
         self._seconds = self.histogram("request_seconds", "Time to answer a request.", SECONDS)
@@ -296,7 +304,9 @@ async def _while_there(receive: Receive, work: Awaitable[Any]) -> Any:
 
 
 def decode(body: bytes, shape: type[T], like: str) -> T:
-    """A request of this shape; raises `HTTPException` for another one (422) and for what is no JSON (400)."""
+    """A request of this shape; raises `HTTPException` for another one (422) and for what is no JSON
+    (400).
+    """
     try:
         return msgspec.json.decode(body, type=shape)
     except msgspec.ValidationError as error:

@@ -1,4 +1,6 @@
-"""A judge behind `POST /judge`: what many clients ask for is judged in batches, and identical pairs once."""
+"""A judge behind `POST /judge`: what many clients ask for is judged in batches, and identical pairs
+once.
+"""
 
 import asyncio
 import atexit
@@ -15,10 +17,10 @@ import msgspec
 from starlette.exceptions import HTTPException
 
 from ..errors import JudgeError
-from ..judges import Judge, Pair, Verdict, is_lexical, prompting
+from ..judges import Judge, Pair, Verdict, prompting
 from ..tools.batcher import Batcher
 from ..wire.cache import Cache, key_of
-from .app import SECONDS, SIZES, Limits, Service, decode
+from .app import SECONDS, SIZES, ServerLimits, Service, decode
 
 _LOG = logging.getLogger(__name__)
 _DECODER = msgspec.json.Decoder(Verdict)
@@ -32,11 +34,13 @@ class _Asked(msgspec.Struct):
 class Judging(Service):
     """The server of a judge.
 
-    `POST /judge` `{"pairs": [{"premise": "…", "hypothesis": "…", "question": "", "task": "support"}]}` is answered by
-    `{"judge": name, "verdicts": [{"p": 0.9, "label": true, "why": "…", "judge": "…"}]}`, in the order of the pairs.
+    `POST /judge` `{"pairs": [{"premise": "…", "hypothesis": "…", "question": "", "task":
+    "support"}]}` is answered by `{"judge": name, "verdicts": [{"p": 0.9, "label": true, "why": "…",
+    "judge": "…"}]}`, in the order of the pairs.
 
-    A pair is judged once, whoever asks for it and however often, also when its client has gone, who will ask again.
-    Where there is no verdict, `p` and `label` are null and `why` says what happened; the next request asks anew.
+    A pair is judged once, whoever asks for it and however often, also when its client has gone, who
+    will ask again. Where there is no verdict, `p` and `label` are null and `why` says what
+    happened; the next request asks anew.
 
     Args:
         judge: who judges. Only one thread asks it.
@@ -49,12 +53,17 @@ class Judging(Service):
         self,
         judge: Judge,
         cache: Cache | None = None,
-        limits: Limits | None = None,
+        limits: ServerLimits | None = None,
         batch: int = 256,
         about: Mapping[str, Any] | None = None,
     ) -> None:
-        told = {"judge": judge.name, "lexical": is_lexical(judge), **(about or {})}
-        super().__init__({"/judge": self._answer_pairs}, limits, told)
+        health = {
+            "judge": judge.name,
+            "lexical": judge.lexical,
+            "reads_queries": judge.reads_queries,
+            **(about or {}),
+        }
+        super().__init__({"/judge": self._answer_pairs}, limits, health)
         if cache is None:
             folder = tempfile.mkdtemp(prefix="faithful-search-")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -95,8 +104,8 @@ class Judging(Service):
             task.add_done_callback(self._tasks.discard)
         verdicts = await asyncio.gather(*map(asyncio.shield, tasks.values()))
         # what is the default of a verdict is sent, too
-        found = dict(zip(tasks, map(msgspec.structs.asdict, verdicts), strict=True))
-        return {"judge": self.judge.name, "verdicts": [found[pair] for pair in pairs]}
+        by_pair = dict(zip(tasks, map(msgspec.structs.asdict, verdicts), strict=True))
+        return {"judge": self.judge.name, "verdicts": [by_pair[pair] for pair in pairs]}
 
     async def _verdict(self, pair: Pair) -> Verdict:
         def encode(verdict: Verdict) -> bytes | None:
@@ -104,13 +113,13 @@ class Judging(Service):
 
         prompt = prompting.load(pair.task).digest
         key = key_of(judge=self._identity, prompt=prompt, pair=msgspec.structs.astuple(pair))
-        verdict, known = await self.cache.get_or_compute(
+        verdict, cached = await self.cache.get_or_compute(
             key, partial(self._batcher.ask, pair), _DECODER.decode, encode
         )
         if verdict.abstained:
             self._abstained.inc()
         else:
-            self._known.inc(known)
+            self._known.inc(cached)
         return verdict
 
     def _judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
@@ -123,9 +132,9 @@ class Judging(Service):
         """A pair that makes the judge fail abstains; the others of its batch do not."""
         name = self.judge.name
         try:
-            found = self.judge.judge_batch(pairs)
-            if len(found) != len(pairs):
-                raise JudgeError(f"{name} gave {len(found)} verdicts for {len(pairs)} pairs")
+            verdicts = self.judge.judge_batch(pairs)
+            if len(verdicts) != len(pairs):
+                raise JudgeError(f"{name} gave {len(verdicts)} verdicts for {len(pairs)} pairs")
         except JudgeError as error:
             return [Verdict(None, None, str(error), name)] * len(pairs)
         except Exception as error:
@@ -143,38 +152,28 @@ class Judging(Service):
             ]
         # JSON has no NaN, and a p that is no probability must not be kept
         return [
-            one
-            if one.p is None or 0 <= one.p <= 1
-            else Verdict(None, None, f"the judge gave p = {one.p}", one.judge)
-            for one in found
+            verdict
+            if verdict.p is None or 0 <= verdict.p <= 1
+            else Verdict(None, None, f"the judge gave p = {verdict.p}", verdict.judge)
+            for verdict in verdicts
         ]
 
 
 def identity(judge: Judge) -> list[Any]:
-    """What a verdict depends on besides the pair: the judge's kind, name and settings, and which weights it has."""
-    known: Any = judge
-    fields = dataclasses.fields(known) if dataclasses.is_dataclass(known) else ()
-    settings = {item.name: getattr(known, item.name) for item in fields if item.repr}
-    # the weights: the revision on the Hub, or size and time of every file in the model's directory
-    held = next(
-        (getattr(known, name) for name in ("generator", "encoder") if hasattr(known, name)), known
-    )
-    config = getattr(getattr(held, "model", None), "config", None)
-    place = (
-        getattr(known, "source", None)
-        or getattr(held, "source", None)
-        or getattr(config, "name_or_path", "")
-    )
-    files = sorted(Path(place).iterdir()) if place and Path(place).is_dir() else []
-    weights = [
-        [path.name, path.stat().st_size, path.stat().st_mtime_ns]
-        for path in files
-        if path.is_file()
-    ]
-    return [
-        type(judge).__name__,
-        judge.name,
-        settings,
-        getattr(config, "_commit_hash", None),
-        weights,
-    ]
+    """What a verdict depends on besides the pair: the judge's class, name and settings, and which
+    weights its model has.
+    """
+    settings: dict[str, Any] = {}
+    if dataclasses.is_dataclass(judge):
+        names = [field.name for field in dataclasses.fields(judge) if field.repr]
+        settings = {name: getattr(judge, name) for name in names}
+    source, revision = judge.weights
+    return [type(judge).__name__, judge.name, settings, revision, _files(source)]
+
+
+def _files(source: str) -> list[list[Any]]:
+    """Name, size and time of the files in a model's directory; a Hub id has a revision instead."""
+    if not source or not Path(source).is_dir():
+        return []
+    files = [path for path in sorted(Path(source).iterdir()) if path.is_file()]
+    return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files]

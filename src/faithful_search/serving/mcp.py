@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
     from mcp.types import CallToolRequestParams, CallToolResult, ListToolsResult
 
-    from .app import App, Limits
+    from .app import App, ServerLimits
 
 SESSIONS = (
     1000  # that clients may hold at the same time; further ones are sent away to come back later
 )
-IDLE = 600.0  # seconds without a request after which a session ends; the next request is told to begin another
+# Seconds without a request after which a session ends; the next request is told to begin another
+IDLE = 600.0
 # what a model could take for the beginning of a special token, or for an id of ours
 _FENCE = Fence(r"<\||\[[Ee][0-9]++\]")
 _, _KINDS = msgspec.json.schema_components([Observation])
@@ -31,15 +32,17 @@ _RESULT = {**_KINDS["Observation"], "$defs": _KINDS}
 
 
 def mcp_server(toolbox: Toolbox) -> Server[Any]:
-    """A server whose tools are the toolbox's. A result is text for the model and, beside it, the evidence as data, with
-    ids (`E1`, `E2`, …) that are unique as long as it lives. Raises `ConfigError` when the package `mcp` is missing."""
+    """A server whose tools are the toolbox's. A result is text for the model and, beside it, the
+    evidence as data, with ids (`E1`, `E2`, …) that are unique as long as it lives. Raises
+    `ConfigError` when the package `mcp` is missing.
+    """
     with needs("an MCP server", "mcp"):
         from mcp.server.lowlevel import Server
         from mcp.types import CallToolResult, ListToolsResult, TextContent, Tool, ToolAnnotations
     session = toolbox.session()
 
-    async def list_tools(context: Any, asked: Any) -> ListToolsResult:
-        about: dict[str, Any] = {
+    async def list_tools(context: Any, request: Any) -> ListToolsResult:
+        annotations: dict[str, Any] = {
             "output_schema": _RESULT,
             "annotations": ToolAnnotations(read_only_hint=True),
         }
@@ -47,16 +50,19 @@ def mcp_server(toolbox: Toolbox) -> Server[Any]:
             schema["function"] for schema in toolbox.schemas
         ]  # made anew, so that they may be taken apart
         return ListToolsResult(
-            tools=[Tool(input_schema=each.pop("parameters"), **each, **about) for each in functions]
+            tools=[
+                Tool(input_schema=each.pop("parameters"), **each, **annotations)
+                for each in functions
+            ]
         )
 
-    async def call_tool(context: Any, asked: CallToolRequestParams) -> CallToolResult:
-        found = await toolbox.call(ToolCall(asked.name, asked.arguments or {}), session)
-        data = {"evidence": [], **msgspec.to_builtins(found)}
+    async def call_tool(context: Any, request: CallToolRequestParams) -> CallToolResult:
+        observation = await toolbox.call(ToolCall(request.name, request.arguments or {}), session)
+        data = {"evidence": [], **msgspec.to_builtins(observation)}
         return CallToolResult(
-            content=[TextContent(text=as_text(found))],
+            content=[TextContent(text=as_text(observation))],
             structured_content=data,
-            is_error=found.error,
+            is_error=observation.error,
         )
 
     return Server(
@@ -77,9 +83,10 @@ def serve_stdio(toolbox: Toolbox) -> None:
     asyncio.run(run())
 
 
-def mcp_app(toolbox: Toolbox, limits: Limits, idle: float = IDLE) -> App:
-    """The toolbox's tools at `/mcp`, over HTTP, for `Guarded`. Of the limits only `body_bytes` is read; an answer takes
-    as long as the toolbox lets a call take."""
+def mcp_app(toolbox: Toolbox, limits: ServerLimits, idle: float = IDLE) -> App:
+    """The toolbox's tools at `/mcp`, over HTTP, for `Guarded`. Of the limits only `body_bytes` is
+    read; an answer takes as long as the toolbox lets a call take.
+    """
     server = mcp_server(toolbox)
     from mcp.server.transport_security import TransportSecuritySettings
 
@@ -92,10 +99,12 @@ def mcp_app(toolbox: Toolbox, limits: Limits, idle: float = IDLE) -> App:
     )
 
 
-def as_text(found: Observation) -> str:
-    """What a model reads: a paragraph a passage, with id and title, or the note. Passages forge no id or role."""
-    said = []
-    for item in found.evidence:
-        title = f"{one_line(_FENCE.escape(item.title))}: " if item.title else ""
-        said.append(f"[{item.id}] {title}{_FENCE.escape(item.text)}")
-    return "\n\n".join([*said, *([_FENCE.escape(found.note)] if found.note else [])])
+def as_text(observation: Observation) -> str:
+    """What a model reads: a paragraph a passage, with id and title, or the note. Passages forge no
+    id or role.
+    """
+    lines = []
+    for passage in observation.evidence:
+        title = f"{one_line(_FENCE.escape(passage.title))}: " if passage.title else ""
+        lines.append(f"[{passage.id}] {title}{_FENCE.escape(passage.text)}")
+    return "\n\n".join([*lines, *([_FENCE.escape(observation.note)] if observation.note else [])])

@@ -1,20 +1,25 @@
-"""A retrieval server: an index behind the paths and in the formats that trainers of search agents speak.
+"""A retrieval server: an index behind the paths and in the formats that trainers of search agents
+speak.
 
 | family | request | answer |
 |---|---|---|
 | Search-R1 | `POST /retrieve` `{"queries": [...], "topk": 3, "return_scores": true}` | `{"result": [[{"document": D, "score": s}]]}` |
+| SkyRL-gym | `POST /retrieve` `{"query": "...", "topk": 3, "return_scores": true}` | the same, for one query |
 | ReCall | `POST /search` `{"query": "...", "top_n": 3, "return_score": true}` | `[[D], [s]]` |
 | ReCall | `POST /batch_search` `{"query": ["..."], "top_n": 3, "return_score": true}` | `[[[D]], [[s]]]` |
 
-Without scores the answers hold documents only: `{"result": [[D]]}`, `[D]`, `[[D]]`. A document D has `id` and `contents`, see
-`join_contents` in `tools/retrieval/corpus.py`, and `url` where it has one. Unknown fields of a request are ignored.
+Every path takes `query` and `queries`, each a text or a list of texts; `topk`, `top_k`, `top_n` and
+`k`; `return_scores` and `return_score`: projects differ in these names alone. Without scores the
+answers hold documents only: `{"result": [[D]]}`, `[D]`, `[[D]]`. A document D has `id` and
+`contents`, see `join_contents` in `tools/retrieval/corpus.py`, and `url` where it has one. Unknown
+fields of a request are ignored.
 """  # noqa: E501
 
 import asyncio
 import os
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -24,43 +29,60 @@ from ..tools.batcher import Batcher
 from ..tools.retrieval.corpus import join_contents
 from ..tools.retrieval.index import Index
 from ..trajectory import Evidence
-from .app import SIZES, Limits, Service, decode
+from .app import SIZES, ServerLimits, Service, decode
 
-Asked = TypeVar("Asked", str, list[str])
 Query = tuple[str, int]
 """A query and how many passages it asks for."""
 
 _FEW, _THREADS = 4, 8  # queries that are searched on the event loop, and threads for more
 
 
-# trainers send null for what they leave out, so every option may be that
-class _SearchR1(msgspec.Struct):
-    queries: list[str]
+class _Request(msgspec.Struct):
+    """A request in any of these forms; trainers send null for what they leave out."""
+
+    queries: list[str] | str | None = None
+    query: list[str] | str | None = None
     topk: int | None = None
-    return_scores: bool | None = False
-
-
-class _ReCall(msgspec.Struct, Generic[Asked]):
-    query: Asked
+    top_k: int | None = None
     top_n: int | None = None
-    return_score: bool | None = False
+    k: int | None = None
+    return_scores: bool | None = None
+    return_score: bool | None = None
+
+    @property
+    def texts(self) -> list[str] | None:
+        """The queries; `None` where neither field is there."""
+        queries = self.query if self.queries is None else self.queries
+        return [queries] if isinstance(queries, str) else queries
+
+    @property
+    def wanted(self) -> int | None:
+        """How many passages are asked for: the first of these fields that says so."""
+        numbers = (self.topk, self.top_k, self.top_n, self.k)
+        return next((number for number in numbers if number), None)
+
+    @property
+    def scored(self) -> bool:
+        return bool(self.return_scores or self.return_score)
 
 
-_FORMATS: dict[str, tuple[type[msgspec.Struct], str]] = {
-    "/retrieve": (_SearchR1, '{"queries": ["…"], "topk": 3, "return_scores": true}'),
-    "/search": (_ReCall[str], '{"query": "…", "top_n": 3, "return_score": true}'),
-    "/batch_search": (_ReCall[list[str]], '{"query": ["…"], "top_n": 3, "return_score": true}'),
+_EXAMPLES = {
+    "/retrieve": '{"queries": ["…"], "topk": 3, "return_scores": true}',
+    "/search": '{"query": "…", "top_n": 3, "return_score": true}',
+    "/batch_search": '{"query": ["…"], "top_n": 3, "return_score": true}',
 }
 
 
-def _written(path: str, found: Sequence[list[Evidence] | ToolError], scored: bool) -> Any:
-    """What was found for each query, in the format of the path; raises what a search failed with."""
+def _written(path: str, results: Sequence[list[Evidence] | ToolError], scored: bool) -> Any:
+    """What was found for each query, in the format of the path; raises what a search failed
+    with.
+    """
     documents, scores = [], []
-    for items in found:
+    for items in results:
         if isinstance(items, ToolError):
             raise items
-        documents.append([_document(item) for item in items])
-        scores.append([item.score for item in items])
+        documents.append([_document(passage) for passage in items])
+        scores.append([passage.score for passage in items])
     if path == "/search":
         return (documents[0], scores[0]) if scored else documents[0]
     if path == "/batch_search":
@@ -75,14 +97,14 @@ def _written(path: str, found: Sequence[list[Evidence] | ToolError], scored: boo
     }
 
 
-def _document(item: Evidence) -> dict[str, str]:
-    document = {"id": item.source, "contents": join_contents(item.title, item.text)}
-    return document | {"url": item.url} if item.url else document
+def _document(passage: Evidence) -> dict[str, str]:
+    document = {"id": passage.source, "contents": join_contents(passage.title, passage.text)}
+    return document | {"url": passage.url} if passage.url else document
 
 
 class Retrieval(Service):
-    """The retrieval server of an index. One that is `inline` gains nothing by batches: requests of few queries are
-    searched on the event loop itself, others by several threads.
+    """The retrieval server of an index. One that is `inline` gains nothing by batches: requests of
+    few queries are searched on the event loop itself, others by several threads.
 
     Args:
         top_k: passages for a request that names no number.
@@ -90,39 +112,45 @@ class Retrieval(Service):
     """
 
     def __init__(
-        self, index: Index, top_k: int = 3, limits: Limits | None = None, batch: int = 64
+        self, index: Index, top_k: int = 3, limits: ServerLimits | None = None, batch: int = 64
     ) -> None:
-        answers = {path: partial(self._answer_at, path) for path in _FORMATS}
+        answers = {path: partial(self._answer_at, path) for path in _EXAMPLES}
         super().__init__(answers, limits, {"passages": len(index)})
         self.index, self.top_k = index, top_k
         self._queries = self.counter("queries", "Queries searched for.")
         self._batches = self.histogram(
             "batch_queries", "Different queries searched for at once.", SIZES
         )
-        batch, threads = (
-            (min(batch, _FEW), min(os.cpu_count() or 1, _THREADS)) if index.inline else (batch, 1)
-        )
+        threads = 1
+        if index.inline:
+            batch = min(batch, _FEW)
+            threads = min(os.cpu_count() or 1, _THREADS)
         self._batcher: Batcher[Query, list[Evidence]] = Batcher(self._search, batch, threads)
 
     def _answer_at(self, path: str, body: bytes) -> Any:
-        asked, wanted, scored = msgspec.structs.astuple(decode(body, *_FORMATS[path]))
-        if path == "/search" and not asked.strip():
+        example = _EXAMPLES[path]
+        request = decode(body, _Request, example)
+        queries, scored = request.texts, request.scored
+        if queries is None:
+            raise HTTPException(422, f"no query in the request; expected something like {example}")
+        if path == "/search" and len(queries) != 1:
+            raise HTTPException(422, f"{len(queries)} queries in a search: use /batch_search")
+        if path == "/search" and not queries[0].strip():
             raise HTTPException(400, "query is empty: say what to search for")
-        queries: list[str] = [asked] if path == "/search" else asked
-        top_k = self._within_limits(queries, wanted)
+        top_k = self._within_limits(queries, request.wanted)
         self._queries.inc(len(queries))
-        items = [(query, top_k) for query in queries]
-        if self.index.quick and len(items) <= _FEW:
-            return _written(path, self._search(items), scored)
+        batch = [(query, top_k) for query in queries]
+        if self.index.quick and len(batch) <= _FEW:
+            return _written(path, self._search(batch), scored)
 
         async def batched() -> Any:
-            return _written(path, await asyncio.gather(*map(self._batcher.ask, items)), scored)
+            return _written(path, await asyncio.gather(*map(self._batcher.ask, batch)), scored)
 
         return batched()
 
-    def _within_limits(self, queries: list[str], wanted: int | None) -> int:
+    def _within_limits(self, queries: list[str], requested: int | None) -> int:
         """How many passages are asked for, by a request within the limits."""
-        limits, top_k = self.limits, wanted or self.top_k
+        limits, top_k = self.limits, requested or self.top_k
         if not 0 < top_k <= limits.top_k:
             raise HTTPException(
                 422, f"{top_k} passages asked for; at least 1 and at most {limits.top_k}"
@@ -140,16 +168,16 @@ class Retrieval(Service):
 
     def _search(self, batch: Sequence[Query]) -> list[list[Evidence] | ToolError]:
         """Each different query once: rollouts of one question often ask the same."""
-        found: dict[Query, list[Evidence] | ToolError] = {
-            item: [] for item in batch if not item[0].strip()
-        }
-        wanted = dict.fromkeys(item for item in batch if item not in found)
-        self._batches.observe(len(wanted))
-        # an index takes one number of passages for all queries of a call
-        for top_k in dict.fromkeys(top_k for _, top_k in wanted):
-            queries = [query for query, number in wanted if number == top_k]
-            results = self.index.search_each(queries, top_k)
-            found.update(
-                {(query, top_k): items for query, items in zip(queries, results, strict=True)}
-            )
-        return [found[item] for item in batch]
+        results: dict[Query, list[Evidence] | ToolError] = {}
+        by_top_k: dict[int, list[str]] = {}  # an index takes one number for all queries of a call
+        for text, top_k in dict.fromkeys(batch):
+            if text.strip():
+                by_top_k.setdefault(top_k, []).append(text)
+            else:
+                results[text, top_k] = []
+        self._batches.observe(sum(map(len, by_top_k.values())))
+        for top_k, texts in by_top_k.items():
+            outcomes = self.index.search_each(texts, top_k)
+            for text, outcome in zip(texts, outcomes, strict=True):
+                results[text, top_k] = outcome
+        return [results[query] for query in batch]

@@ -1,4 +1,6 @@
-"""The server itself: bound before anything slow, kept from slow clients, ended without breaking off an answer."""
+"""The server itself: bound before anything slow, kept from slow clients, ended without breaking off
+an answer.
+"""
 
 import ipaddress
 import signal
@@ -15,13 +17,17 @@ if TYPE_CHECKING:
 
     from .app import App
 
-_KEEP_ALIVE = 75  # seconds an idle connection stays open: longer than clients keep theirs, or they would lose requests
+# Seconds an idle connection stays open: longer than clients keep theirs, or they would lose
+# requests
+_KEEP_ALIVE = 75
 _BACKLOG = 2048
 
 # Of connections, which uvicorn limits neither in time nor in size:
-SECONDS = 20.0  # from a connection's opening, and from each further request's first byte, to the end of its headers
+# From a connection's opening, and from each further request's first byte, to the end of its headers
+SECONDS = 20.0
 BYTES = 65_536  # of the headers of a request
-UNREAD = 32_000_000  # bytes of a body that came too late to be read, because the request was refused without it
+# Bytes of a body that came too late to be read, because the request was refused without it
+UNREAD = 32_000_000
 UNTAKEN = 300.0  # seconds in which a client takes what is sent to it
 PIPELINED = (
     64  # requests before the first answer: reading more of them at once would keep others waiting
@@ -31,8 +37,9 @@ FILES = 200  # kept for everything that is no connection of a client
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket at that address, at which clients wait for `serve`; port 0 takes a free one. Raises `ConfigError` when
-    it cannot be had, or the extra `serve` is missing."""
+    """A socket at that address, at which clients wait for `serve`; port 0 takes a free one. Raises
+    `ConfigError` when it cannot be had, or the extra `serve` is missing.
+    """
     with needs("a server", "serve"):
         import prometheus_client  # noqa: F401
         import starlette  # noqa: F401
@@ -65,8 +72,9 @@ def serve(
     drain: float = 10.0,
     ready: Callable[[], object] = lambda: None,
 ) -> None:
-    """Serve at a socket of `bind` until SIGTERM or SIGINT; then no new requests, and up to `drain` seconds for those
-    that run. `ready` is called before the first client is answered."""
+    """Serve at a socket of `bind` until SIGTERM or SIGINT; then no new requests, and up to `drain`
+    seconds for those that run. `ready` is called before the first client is answered.
+    """
     server = server_of(app, drain)
 
     def stop(*_: object) -> None:
@@ -85,9 +93,13 @@ def serve(
 
 
 def server_of(app: "App", drain: float) -> "Server":
-    """uvicorn with this application. It closes connections that dawdle or babble before their request begins, or do not
-    take their answer; and when there are too many, the one whose client has been silent or sending for longest, so that
-    slow clients never keep out others. None is closed whose request is being answered."""
+    """uvicorn with this application, and with limits on connections.
+
+    It closes connections that are slow or send too much before their request begins, or do not take
+    their answer; and when there are too many, the one whose client has been silent or sending for
+    longest, so that slow clients never keep out others. None is closed whose request is being
+    answered.
+    """
     import uvicorn
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
@@ -95,7 +107,7 @@ def server_of(app: "App", drain: float) -> "Server":
     most = min(OPEN, _files() - FILES)
     clock = time.monotonic
 
-    class Prompt(base):
+    class PromptProtocol(base):
         unread = 0  # bytes since its headers should have come
 
         def connection_made(self, transport: Transport) -> None:
@@ -140,10 +152,12 @@ def server_of(app: "App", drain: float) -> "Server":
 
         def note(self) -> None:
             # a connection whose request is whole is being answered
-            whole = self.cycle is not None and not (
+            received = self.cycle is not None and not (
                 self.cycle.more_body or self.cycle.response_complete
             )
-            self.unasked = None if whole or self.transport.is_closing() else self.unasked or clock()
+            self.unasked = (
+                None if received or self.transport.is_closing() else self.unasked or clock()
+            )
 
     class Bounded(uvicorn.Server):
         async def on_tick(self, counter: int) -> bool:
@@ -157,7 +171,7 @@ def server_of(app: "App", drain: float) -> "Server":
     return Bounded(
         uvicorn.Config(
             app,
-            http=Prompt,
+            http=PromptProtocol,
             log_level="warning",
             access_log=False,
             proxy_headers=False,

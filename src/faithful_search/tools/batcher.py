@@ -1,4 +1,6 @@
-"""Calls that arrive while a batch runs become the next batch: many callers, few threads, no added waiting."""
+"""Calls that arrive while a batch runs become the next batch: many callers, few threads, no added
+waiting.
+"""
 
 import asyncio
 import os
@@ -24,16 +26,20 @@ class _Queue:
 
 
 class Batcher(Generic[Item, Result]):
-    """Turns calls of single items into calls of batches, on daemon threads of its own that run one batch each.
+    """Turns calls of single items into calls of batches, on daemon threads of its own that run one
+    batch each.
 
-    Calls made in the same turn of an event loop go together, and so does what arrives while a batch runs; a lone call
-    starts at once. It may be asked from several event loops and threads. A forked child and a pickled copy start
-    their own threads with their first call; the threads end with the batcher.
+    Calls made in the same turn of an event loop go together, and so does what arrives while a batch
+    runs; a lone call starts at once, or after `gathering` seconds in which others may join it. It
+    may be asked from several event loops and threads. A forked child and a pickled copy start their
+    own threads with their first call; the threads end with the batcher.
 
     Args:
-        run: gives one result for each item of a batch, in order; an exception is raised to the item's own caller.
+        run: gives one result for each item of a batch, in order; an exception is raised to the
+            item's own caller.
         most: largest batch.
         threads: batches that run at the same time.
+        gathering: seconds for which the first call of a batch waits for others.
 
     Example:
         >>> async def two():
@@ -48,10 +54,12 @@ class Batcher(Generic[Item, Result]):
         run: Callable[[Sequence[Item]], Sequence[Result | Exception]],
         most: int = 64,
         threads: int = 1,
+        gathering: float = 0.0,
     ) -> None:
         if most < 1 or threads < 1:
             raise ConfigError(f"most and threads must be at least 1, got {most} and {threads}")
         self.run, self.most, self.threads = run, most, threads
+        self.gathering = gathering
         self._start_fresh()
 
     def _start_fresh(self) -> None:
@@ -63,8 +71,9 @@ class Batcher(Generic[Item, Result]):
         )
 
     async def ask(self, item: Item) -> Result:
-        """The result of one item; raises what `run` raised for its batch. An item whose caller is cancelled before its
-        batch begins is not run."""
+        """The result of one item; raises what `run` raised for its batch. An item whose caller is
+        cancelled before its batch begins is not run.
+        """
         if self._process != os.getpid():  # threads do not cross a fork
             self._start_fresh()
         loop = asyncio.get_running_loop()
@@ -80,6 +89,8 @@ class Batcher(Generic[Item, Result]):
         loop = asyncio.get_running_loop()
         results: list[Any]
         try:
+            if self.gathering:
+                await asyncio.sleep(self.gathering)
             while queue.waiting:
                 batch: list[tuple[Any, asyncio.Future[Any]]] = []
                 while queue.waiting and len(batch) < self.most:
@@ -116,4 +127,4 @@ class Batcher(Generic[Item, Result]):
         return results
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.run, self.most, self.threads)
+        return type(self), (self.run, self.most, self.threads, self.gathering)

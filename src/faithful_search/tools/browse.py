@@ -1,4 +1,6 @@
-"""Read web pages, got by this machine itself or by Jina Reader, and return what has to do with what is looked for."""
+"""Reads web pages, fetched by this machine or by Jina Reader, and returns the paragraphs that fit a
+query.
+"""
 
 import asyncio
 import importlib.util
@@ -8,36 +10,41 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
-from urllib.parse import unquote, urldefrag, urlsplit
+from urllib.parse import urldefrag, urlsplit
 
 import msgspec
 from msgspec import Meta
 
 from ..errors import ConfigError, ToolError
-from ..text import shortened
+from ..escape import as_line
 from ..trajectory import Evidence
 from ..wire.cache import Cache, key_of
-from ..wire.guard import Guard
+from ..wire.guard import Guard, as_address
 from ..wire.http import Http, Reply
 from ..wire.redact import carried
-from .base import MOST, Condenser, Partial, Tool, one_or_several
+from .base import MOST, Condenser, Partial, Tool, entry, one_or_several
 from .cassette import kept
 from .outcome import unavailable
 from .retrieval.bm25 import rank
+from .setup import Setup
+from .summaries import summary_of
 from .untrusted import check_address, section
 from .web import pages
 from .web.documents import READABLE, clean
-from .web.pages import Reading
+from .web.pages import PageSettings
 
 _LONGEST_TITLE = 300
 _KEY = "JINA_API_KEY"
-_MATERIAL = 12  # paragraphs of a page that a summary is made from
+# Labels right below a country's, as in co.uk, under which sites register their names
+_SECOND_LEVEL = frozenset(("ac", "co", "com", "edu", "go", "gov", "mil", "ne", "net", "or", "org"))
+_NOTHING = "No results: what was read says nothing about the query."
+_MATERIAL = 12  # paragraphs of a page that a summary is made of
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Fetch:
-    """This machine asks the site itself, as far as the client's guard lets it: the agent chooses these URLs."""
+    """Fetches pages from this machine. The agent chooses the URLs, so the client must have a guard."""
 
     http: Http = field(default_factory=lambda: Http(guard=Guard()))
 
@@ -46,16 +53,16 @@ class Fetch:
             raise ConfigError("pages are fetched with a guard only: Fetch(Http(guard=Guard()))")
 
     async def fetch(self, url: str) -> tuple[Reply, str]:
-        """What came, and the page's title where it is known."""
+        """The document at a URL, and its title where it is known already."""
         return await self.http.get(url, accept=READABLE), ""
 
 
 @dataclass(frozen=True)
 class Jina:
-    """Jina Reader, at r.jina.ai or elsewhere, which also runs a page's scripts, gives it as Markdown.
+    """Fetches pages as Markdown through Jina Reader, which also runs their scripts.
 
-    The key is read from the environment for each request; without one there are fewer requests a minute. `guard` judges
-    the URLs that are handed over, as written: the service resolves their names.
+    The key is read from the environment for each request; without one fewer requests a minute are
+    allowed. `guard` judges the URLs as they are written: the service resolves their names.
     """
 
     url: str = "https://r.jina.ai"
@@ -66,59 +73,61 @@ class Jina:
         check_address(self.url, "https://r.jina.ai", _KEY)
 
     async def fetch(self, url: str) -> tuple[Reply, str]:
+        """The document at a URL, and its title where it is known already."""
         url = self.guard.check(url, resolved_here=False)
-        if (key := carried(os.environ.get(_KEY, ""))) is None:
+        key = carried(os.environ.get(_KEY, ""))
+        if key is None:
             raise _refused("there is an accent or a line break in the key")
-        # pictures would be long addresses in the text
+        # Pictures would be long addresses in the text.
         headers = {"Accept": "application/json", "X-Retain-Images": "none"}
-        headers |= {"Authorization": f"Bearer {key}"} if key else {}
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
         try:
             reply = await self.http.post(
                 self.url.rstrip("/") + "/", json={"url": url}, headers=headers
             )
         except ToolError as error:
             if error.status in (401, 402, 403):
-                raise _refused(
-                    f"Jina Reader answers {error.status}; is the key wrong or unpaid?"
-                ) from None
+                why = f"Jina Reader answers {error.status}; is the key wrong or unpaid?"
+                raise _refused(why) from None
             raise
         data = section(reply.json(), "data")
         title, content = data.get("title"), data.get("content")
         if not isinstance(content, str):
             raise ToolError("the reading service gave no content for this page")
-        read = Reply(
-            200, {"content-type": "text/markdown"}, content.encode("utf-8", "replace"), url
-        )
-        return read, title[:_LONGEST_TITLE] if isinstance(title, str) else ""
+        page = content.encode("utf-8", "replace")
+        markdown = Reply(status=200, headers={"content-type": "text/markdown"}, body=page, url=url)
+        return markdown, title[:_LONGEST_TITLE] if isinstance(title, str) else ""
 
 
 Reader = Fetch | Jina
-"""Gets a document by its URL; its text is a part of cache keys."""
+"""Fetches a document by its URL. The representation of one is a part of cache keys."""
 
 
 def _refused(reason: str) -> ToolError:
-    told = "the reading service refuses to read; use another tool"
-    return unavailable(told, f"pages cannot be read: {reason} (environment variable {_KEY})")
+    message = "the reading service refuses to read; use another tool"
+    return unavailable(message, f"pages cannot be read: {reason} (environment variable {_KEY})")
 
 
 @dataclass(frozen=True)
 class Browse(Tool):
-    """Paragraphs of web pages, PDFs and texts, ranked by BM25 against the query; without a query the first ones.
+    """Returns paragraphs of web pages, PDFs and texts, ranked by BM25 against the query; without a
+    query the first ones.
 
-    Several pages are read at once and their paragraphs ranked together, but each page shows its best one, as far as
-    `top_k` allows; one that could not be read is a result that says so. `source` is `URL#paragraph-n`, n counted from
-    1 in the page; a PDF's page number is in the title.
+    Several pages are read at once and their paragraphs are ranked together, but each page shows its
+    best one, as far as `top_k` allows; a note names pages that could not be read. `source` is
+    `URL#paragraph-n`, where n counts from 1 in the page; the page number of a PDF is in the title.
 
     Args:
-        reader: who gets the pages: `Fetch()`, or `Jina()`.
-        name: what the policy calls it; Pokee's agents know it as `web_read`.
-        top_k: results a call returns, all pages together.
-        timeout: seconds a call may take; a page that has not come by then is given up, the others are returned. Keep it
-            below the toolbox's.
-        reading: how documents are read and cut to paragraphs.
-        cache: a file of read pages, for other queries; give it a `max_age`.
-        condenser: writes what a page says about the query; its summaries, one a page, are then returned instead of
-            paragraphs. Where it fails, the paragraphs are.
+        reader: what fetches the pages: `Fetch()` or `Jina()`.
+        name: what the policy calls the tool; Pokee's agents know it as `web_read`.
+        top_k: how many results a call returns, for all pages together.
+        timeout: seconds that a call may take. A page that has not come by then is given up, the
+            others are returned. Keep it below the toolbox's time-out.
+        reading: how documents are read and divided into paragraphs.
+        cache: keeps pages that were read, for other queries; give it a `max_age`.
+        condenser: summarises what a page says about the query. One summary for each page is then
+            returned instead of paragraphs; where one fails, the paragraphs are.
     """
 
     reader: Reader = field(default_factory=Fetch)
@@ -126,13 +135,34 @@ class Browse(Tool):
     description: str = ""
     top_k: int = 5
     timeout: float = 25.0
-    reading: Reading = field(default_factory=Reading)
+    reading: PageSettings = field(default_factory=PageSettings)
     cache: Cache | None = None
     condenser: Condenser | None = None
 
     def __post_init__(self) -> None:
         if min(self.top_k, self.timeout) <= 0:
             raise ConfigError(f"top_k and timeout must be positive; got {self}")
+
+    @classmethod
+    def open(cls, source: str, setup: Setup) -> Tool:
+        # Agents choose what is read. The guard refuses what is not public, also where another
+        # machine would fetch it.
+        allowed = [entry.strip() for entry in setup.flags.browse_allow.split(",")]
+        guard = Guard(tuple(entry for entry in allowed if entry))
+        reader: Reader
+        if source == "fetch":
+            reader = Fetch(setup.http(guard=guard))
+        elif source == "jina":
+            reader = Jina(guard=guard, http=setup.http())
+        else:
+            raise ConfigError(f"unknown browse {source!r}; there are: fetch, jina, none")
+        return cls(
+            reader,
+            timeout=setup.timeout,
+            cache=setup.cache,
+            condenser=setup.condenser,
+            **setup.about,
+        )
 
     @property
     def cache_key(self) -> str:  # type: ignore[override]
@@ -142,7 +172,9 @@ class Browse(Tool):
         )
 
     def check(self) -> None:
-        for package in ("trafilatura", "pypdf") if isinstance(self.reader, Fetch) else ():
+        if not isinstance(self.reader, Fetch):
+            return
+        for package in ("trafilatura", "pypdf"):
             if importlib.util.find_spec(package) is None:
                 raise ConfigError(f"browsing needs {package}: pip install 'faithful-search[web]'")
 
@@ -161,103 +193,124 @@ class Browse(Tool):
         """
         urls = one_or_several("url", url, url_list)
         deadline = time.monotonic() + self.timeout
-        read = await asyncio.gather(*(self._page(each, deadline) for each in urls))
-        found = [page for page in read if not isinstance(page, ToolError)]
-        # as the agent wrote them, which may be anything
-        shown = [shortened(clean(each), 200) for each in urls]
-        failed = {
-            each: page
-            for each, page in zip(shown, read, strict=True)
-            if isinstance(page, ToolError)
-        }
-        passing = any(error.passing for error in failed.values())
-        if not found:
-            told = " ".join(f"{each} was not read: {error}." for each, error in failed.items())
-            raise ToolError(told, passing=passing, tried=True)
-        # that a page was not read takes a place of its own, or the policy would ask for it again
-        room = max(1, self.top_k - len(failed))
-        results = await self._condensed(query, found, deadline)
-        # ranking some thousand paragraphs would hold up the event loop
-        results = results or await asyncio.to_thread(_chosen, query, found, room)
-        notes = [
-            Evidence(f"Not read: {error}.", each, source=each, url=each)
-            for each, error in failed.items()
-        ]
-        return (Partial if passing else list)([*results[:room], *notes])
+        outcomes = await asyncio.gather(*(self._page(address, deadline) for address in urls))
+        paragraphs: list[list[Evidence]] = []
+        notes: list[str] = []
+        transient = False
+        for address, outcome in zip(urls, outcomes, strict=True):
+            if isinstance(outcome, ToolError):
+                notes.append(f"{entry('url', address, url_list)} was not read: {outcome}.")
+                transient = transient or outcome.transient
+            else:
+                paragraphs.append(outcome)
+        if not paragraphs:
+            raise ToolError(" ".join(notes), transient=transient, retried=True)
+        results = await self._condensed(query, paragraphs, deadline)
+        if results is None:
+            # In a thread: ranking some thousand paragraphs would hold up the event loop.
+            results = await asyncio.to_thread(_best_of_each, query, paragraphs, self.top_k)
+        elif not results:
+            notes.insert(0, _NOTHING)
+        results = results[: self.top_k]
+        return Partial(results, " ".join(notes), transient) if notes else results
 
     async def _page(self, url: str, deadline: float) -> list[Evidence] | ToolError:
-        """The paragraphs of a page in order, or why there are none: a value, so that the other pages count."""
+        """The paragraphs of a page in order, or the error, returned so that other pages count."""
 
         async def read() -> list[Evidence]:
             reply, title = await self.reader.fetch(url)
             kind = reply.headers.get("content-type", "")
             page = await asyncio.to_thread(pages.read, reply.body, kind, self.reading, deadline)
             address = urldefrag(reply.url).url
-            parts = urlsplit(address)
-            # a page without a title is called by the last part of its address
-            last = clean(unquote(parts.path.rstrip("/").rpartition("/")[2], errors="replace"))
-            title = clean(title) or page.title or last or parts.netloc
+            title = clean(title) or page.title or site_of(address)
             cut = f"only {page.cut} were read" if page.cut else ""
-            found = []
+            evidence = []
             for number, paragraph in enumerate(page.paragraphs, start=1):
-                where = "; ".join(filter(None, (paragraph.place, cut)))
-                named, source = (
-                    f"{title} ({where})" if where else title,
-                    f"{address}#paragraph-{number}",
+                remarks = "; ".join(filter(None, (paragraph.place, cut)))
+                evidence.append(
+                    Evidence(
+                        text=paragraph.text,
+                        title=f"{title} ({remarks})" if remarks else title,
+                        source=f"{address}#paragraph-{number}",
+                        url=address,
+                    )
                 )
-                found.append(Evidence(text=paragraph.text, title=named, source=source, url=address))
-            return found
+            return evidence
 
         key = key_of(page=url, reader=repr(self.reader), reading=repr(self.reading))
+        seconds = deadline - time.monotonic()
         try:
-            async with asyncio.timeout(left := deadline - time.monotonic()):
-                return await kept(self.cache, key, read, max(0.0, left))
+            async with asyncio.timeout(seconds):
+                return await kept(self.cache, key, read, max(0.0, seconds))
         except TimeoutError:
-            return ToolError(f"it took longer than {self.timeout:g} seconds", passing=True)
+            return ToolError(f"it took longer than {self.timeout:g} seconds", transient=True)
         except ToolError as error:
             return error
 
     async def _condensed(
-        self, query: str, found: Sequence[list[Evidence]], deadline: float
-    ) -> list[Evidence]:
-        """A summary of each page, none where one of them could not be had in time."""
+        self, query: str, paragraphs: Sequence[list[Evidence]], deadline: float
+    ) -> list[Evidence] | None:
+        """The summary of each page that says something about the query.
+
+        `None`: there is no condenser or no query, or a summary failed or came too late.
+        """
         condenser = self.condenser
-        if (
-            condenser is None or not query.strip()
-        ):  # without a query there is nothing to condense to
-            return []
+        if condenser is None or not query.strip():
+            return None
 
         async def summary(page: list[Evidence]) -> Evidence:
-            best = await asyncio.to_thread(_chosen, query, [page], _MATERIAL)
-            told = (await condenser.condense(query, [item.text for item in best])).strip()
-            text, source = told or "This page says nothing about it.", f"{page[0].url}#summary"
+            best = await asyncio.to_thread(_best_of_each, query, [page], _MATERIAL)
+            text = await summary_of(condenser, query, [paragraph.text for paragraph in best])
+            source = f"{page[0].url}#summary"
             return Evidence(text, page[0].title, source=source, url=page[0].url)
 
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
-                return list(await asyncio.gather(*map(summary, found)))
+                summaries = await asyncio.gather(*map(summary, paragraphs))
+            return [summary for summary in summaries if summary.text]
         except (TimeoutError, ToolError) as error:
             _log.warning(
                 "no summary, so the paragraphs themselves are shown: %s",
-                str(error) or "it took too long",
+                as_line(str(error)) or "it took too long",
             )
-            return []
+            return None
 
 
-def _chosen(query: str, found: Sequence[list[Evidence]], top_k: int) -> list[Evidence]:
-    """The best paragraphs of all pages, best first, one of each page before a second; in the pages' order where no
-    paragraph fits the query."""
-    everything = [item for page in found for item in page]
-    ranked = rank(query, [f"{item.title}\n{item.text}" for item in everything])
-    best = [
-        msgspec.structs.replace(everything[place], score=score) for place, score in ranked
-    ] or everything
-    fitting = {item.url for item in best}
-    best += [
-        msgspec.structs.replace(page[0], score=0.0) for page in found if page[0].url not in fitting
-    ]
-    # no page that was asked for goes unseen
-    firsts = {item.url: item.source for item in reversed(best)}
-    order = sorted(best, key=lambda item: item.source != firsts[item.url])
-    taken = {item.source for item in order[:top_k]}
-    return [item for item in best if item.source in taken]
+def site_of(address: str) -> str:
+    """What a page without a title is called: the registered name of its host, without subdomains.
+
+    The agent wrote the rest of the address itself, subdomains too: some hosts answer for any.
+
+    Example:
+        >>> site_of("https://rome-is-it.tarn.example/The%20answer"), site_of("http://a.bbc.co.uk:80/")
+        ('tarn.example', 'bbc.co.uk')
+    """
+    host = urlsplit(address).hostname or ""
+    if as_address(host) is not None:
+        return host
+    labels = host.split(".")
+    below_country = len(labels) > 1 and len(labels[-1]) == 2 and labels[-2] in _SECOND_LEVEL
+    return ".".join(labels[-3:] if below_country else labels[-2:])
+
+
+def _best_of_each(query: str, pages: Sequence[list[Evidence]], top_k: int) -> list[Evidence]:
+    """The best paragraphs of all pages, best first; in the pages' order where none fits the query.
+
+    Each page has its best one among them before any page has a second.
+    """
+    paragraphs = [paragraph for page in pages for paragraph in page]
+    ranked = rank(query, [f"{paragraph.title}\n{paragraph.text}" for paragraph in paragraphs])
+    best = [msgspec.structs.replace(paragraphs[place], score=score) for place, score in ranked]
+    if not best:
+        best = paragraphs
+    fitting = {paragraph.url for paragraph in best}
+    for page in pages:
+        if page[0].url not in fitting:
+            best.append(msgspec.structs.replace(page[0], score=0.0))
+    firsts: dict[str, Evidence] = {}  # the best paragraph of each page
+    for paragraph in best:
+        firsts.setdefault(paragraph.url, paragraph)
+    first_sources = {paragraph.source for paragraph in firsts.values()}
+    others = [paragraph for paragraph in best if paragraph.source not in first_sources]
+    selected = {paragraph.source for paragraph in [*firsts.values(), *others][:top_k]}
+    return [paragraph for paragraph in best if paragraph.source in selected]

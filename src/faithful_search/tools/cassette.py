@@ -1,4 +1,6 @@
-"""What calls of tools gave, kept: for a while in a cache, or in a cassette, recorded once and replayed for ever."""
+"""What calls of tools gave, kept: for a while in a cache, or in a cassette, recorded once and
+replayed for ever.
+"""
 
 import asyncio
 import json
@@ -14,8 +16,9 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from ..errors import ConfigError, DataError, ToolError
+from ..json_lines import read_lines
 from ..text import shortened
-from ..trajectory import Evidence, read_lines
+from ..trajectory import Evidence
 from ..wire.background import once
 from ..wire.cache import Cache
 from ..wire.files import alone_in, replacing
@@ -25,40 +28,65 @@ from .base import Partial
 Ask = Callable[[], Awaitable[list[Evidence]]]
 Mode = Literal["replay", "record"]
 _SHOWN = 120  # characters of a call in a message: the policy's note must hold the whole of it
-_DECODER = msgspec.json.Decoder(list[Evidence])
 _log = logging.getLogger(__name__)
+
+
+class _Noted(msgspec.Struct, frozen=True):
+    """A result that lacks something for good, as it is kept; others are kept as plain lists."""
+
+    evidence: list[Evidence]
+    note: str
+
+
+_DECODER = msgspec.json.Decoder(list[Evidence] | _Noted)
+
+
+def _encoded(evidence: list[Evidence]) -> bytes | None:
+    """What is kept of a result; `None` where what it lacks may be had later."""
+    if not isinstance(evidence, Partial):
+        return msgspec.json.encode(evidence)
+    return (
+        None if evidence.transient else msgspec.json.encode(_Noted(list(evidence), evidence.note))
+    )
+
+
+def _decoded(stored: bytes) -> list[Evidence]:
+    evidence = _DECODER.decode(stored)
+    if isinstance(evidence, _Noted):
+        return Partial(evidence.evidence, evidence.note, transient=False)
+    return evidence
 
 
 def recent(cache: Cache, key: str) -> list[Evidence] | None:
     """The evidence under `key` where the cache has it in memory; never waits."""
     stored = cache.recent(key)
     with suppress(msgspec.MsgspecError):
-        return None if stored is None else _DECODER.decode(stored)
+        return None if stored is None else _decoded(stored)
     return None
 
 
 async def kept(cache: Cache | None, key: str, ask: Ask, wait: float) -> list[Evidence]:
-    """The evidence under `key`, or what `ask` returns, which is then kept, unless it is `Partial`.
+    """The evidence under `key`, or what `ask` returns, which is then kept, unless it is `Partial`
+    and what it lacks may be had later.
 
-    Concurrent calls for a key ask once and share the result or the exception. After `wait` seconds a call goes on
-    without the cache, or without the other call that it waits for.
+    Concurrent calls for a key ask once and share the result or the exception. After `wait` seconds
+    a call goes on without the cache, or without the other call that it waits for.
     """
-
-    def encode(found: list[Evidence]) -> bytes | None:
-        return None if isinstance(found, Partial) else msgspec.json.encode(found)
-
     if cache is None:
         return (await once(("kept", key), ask, wait))[0]
-    return (await cache.get_or_compute(key, ask, _DECODER.decode, encode, wait))[0]
+    return (await cache.get_or_compute(key, ask, _decoded, _encoded, wait))[0]
 
 
-class Recorded(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One line of a cassette: a call and what came of it, evidence or the error's message."""
+class RecordedCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One line of a cassette: a call and what came of it, evidence or the error's message. `note`
+    says what the evidence lacks.
+    """
 
     tool: str
     arguments: dict[str, Any]
     evidence: tuple[Evidence, ...] | None = None
     error: str | None = None
+    note: str = ""
 
     @property
     def key(self) -> str:
@@ -79,7 +107,8 @@ class Recorded(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     def outcome(self) -> list[Evidence]:
         if self.error is not None:
             raise ToolError(self.error)
-        return list(self.evidence or ())
+        evidence = list(self.evidence or ())
+        return Partial(evidence, self.note, transient=False) if self.note else evidence
 
 
 class CassetteMiss(ToolError):
@@ -89,19 +118,22 @@ class CassetteMiss(ToolError):
 class Cassette(AbstractContextManager["Cassette"]):
     """Recorded tool calls. Give it to a `Toolbox`, and its tools answer from the file.
 
-    Calls are the same when tool and arguments are; an argument that is null counts as not given. A definite `ToolError`
-    is a result like any other; what may pass, and what is `Partial`, is not recorded. No key is written (see `redact`),
-    and a recorded call returns what its replay will.
+    Calls are the same when tool and arguments are; an argument that is null counts as not given. A
+    definite `ToolError` is a result like any other; what may pass, alone or as what a `Partial`
+    lacks, is not recorded. No key is written (see `redact`), and a recorded call returns what its
+    replay will.
 
-    Threads, event loops and processes may share a file. Concurrent equal calls of one process are made once; of several
-    processes, the first result counts. A pickle carries the settings.
+    Threads, event loops and processes may share a file. Concurrent equal calls of one process are
+    made once; of several processes, the first result counts. A pickle carries the settings.
 
     Args:
         path: a JSONL file; one that ends in `.gz` can only be replayed.
-        mode: `"replay"` asks no tool: a call that is not in the file raises `CassetteMiss`. `"record"` replays what is
-            in the file and asks for the rest, adding each result at once.
+        mode: `"replay"` asks no tool: a call that is not in the file raises `CassetteMiss`.
+            `"record"` replays what is in the file and asks for the rest, adding each result at
+            once.
 
-    Raises `DataError` when the file is missing (replay), cannot be read or written, or has a damaged line.
+    Raises `DataError` when the file is missing (replay), cannot be read or written, or has a
+    damaged line.
     """
 
     def __init__(self, path: str | os.PathLike[str], mode: Mode = "replay") -> None:
@@ -115,13 +147,15 @@ class Cassette(AbstractContextManager["Cassette"]):
         if mode == "replay":
             if not self.path.exists():
                 raise DataError(
-                    f'no cassette {self.path}: record it once with Cassette("{self.path}", mode="record")'
+                    f'no cassette {self.path}: record it once with Cassette("{self.path}", '
+                    'mode="record")'
                 )
             self._calls = self._read()
             return
         if self.path.suffix == ".gz":
             raise ConfigError(
-                f"cannot record into {self.path}: record into a .jsonl file and compress it afterwards"
+                f"cannot record into {self.path}: record into a .jsonl file and compress it "
+                "afterwards"
             )
         try:  # shows now, not after the first paid answer, whether it can be written
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -135,38 +169,44 @@ class Cassette(AbstractContextManager["Cassette"]):
     async def play(
         self, tool: str, arguments: dict[str, Any], live: Ask, wait: float | None = None
     ) -> list[Evidence]:
-        """The recorded result of a call, or the recorded `ToolError`; when recording, `live` is asked for one that is
-        not there yet. A caller that has waited `wait` seconds for an equal call makes its own."""
-        given = {name: value for name, value in redact(arguments).items() if value is not None}
+        """The recorded result of a call, or the recorded `ToolError`; when recording, `live` is
+        asked for one that is not there yet. A caller that has waited `wait` seconds for an equal
+        call makes its own.
+        """
+        passed = {name: value for name, value in redact(arguments).items() if value is not None}
         plain = json.loads(
-            json.dumps(given, sort_keys=True, default=str)
+            json.dumps(passed, sort_keys=True, default=str)
         )  # as it will be read from the file
-        asked = Recorded(redact(tool), plain)
-        if (known := self._calls.get(asked.key)) is not None:
-            return known.outcome()
+        call = RecordedCall(redact(tool), plain)
+        if (recorded_call := self._calls.get(call.key)) is not None:
+            return recorded_call.outcome()
         if self.mode == "replay":
-            raise self._miss(asked)
+            raise self._miss(call)
 
-        async def record() -> Recorded:
+        async def record() -> RecordedCall:
             try:
-                found = await live()
-                plain = redact(msgspec.to_builtins(list(found)))
+                evidence = await live()
+                plain = redact(msgspec.to_builtins(list(evidence)))
                 recorded = msgspec.structs.replace(
-                    asked, evidence=msgspec.convert(plain, tuple[Evidence, ...])
+                    call, evidence=msgspec.convert(plain, tuple[Evidence, ...])
                 )
-                if isinstance(found, Partial):
-                    return recorded
+                if isinstance(evidence, Partial):
+                    recorded = msgspec.structs.replace(recorded, note=redact(evidence.note))
+                    if evidence.transient:
+                        return recorded
             except ToolError as error:
-                if error.passing or isinstance(error, CassetteMiss):
+                if error.transient or isinstance(error, CassetteMiss):
                     raise
-                recorded = msgspec.structs.replace(asked, error=redact(str(error)))
+                recorded = msgspec.structs.replace(call, error=redact(str(error)))
             return await asyncio.to_thread(self._keep, recorded)
 
-        recorded, _ = await once((self.path, asked.key), record, wait)
+        recorded, _ = await once((self.path, call.key), record, wait)
         return recorded.outcome()
 
     def close(self) -> None:
-        """Sort a recorded file by tool and arguments, so that two recordings of the same calls differ little."""
+        """Sort a recorded file by tool and arguments, so that two recordings of the same calls
+        differ little.
+        """
         if self.mode == "replay":
             return
         with self._lock, alone_in(self.path.parent):
@@ -185,12 +225,14 @@ class Cassette(AbstractContextManager["Cassette"]):
     def __reduce__(self) -> "tuple[type[Cassette], tuple[Any, ...]]":
         return type(self), (self.path, self.mode)
 
-    def _read(self) -> dict[str, Recorded]:
-        """By key; of two equal calls, as merging two recordings may leave them, the first counts."""
-        calls: dict[str, Recorded] = {}
+    def _read(self) -> dict[str, RecordedCall]:
+        """By key; of two equal calls, as merging two recordings may leave them, the first
+        counts.
+        """
+        calls: dict[str, RecordedCall] = {}
         for number, line in read_lines(self.path):
             try:
-                recorded = msgspec.convert(json.loads(line), Recorded)
+                recorded = msgspec.convert(json.loads(line), RecordedCall)
                 if (recorded.evidence is None) == (recorded.error is None):
                     raise ValueError("it needs either evidence or an error")
             except (ValueError, RecursionError, msgspec.ValidationError) as error:
@@ -204,8 +246,10 @@ class Cassette(AbstractContextManager["Cassette"]):
             calls.setdefault(recorded.key, recorded)
         return calls
 
-    def _keep(self, recorded: Recorded) -> Recorded:
-        """What is recorded of the call from now on; what cannot be written is returned all the same."""
+    def _keep(self, recorded: RecordedCall) -> RecordedCall:
+        """What is recorded of the call from now on; what cannot be written is returned all the
+        same.
+        """
         with self._lock:
             if recorded.key in self._calls:
                 return self._calls[recorded.key]
@@ -225,14 +269,14 @@ class Cassette(AbstractContextManager["Cassette"]):
                     _log.warning("tool calls are no longer recorded: %s", error)
             return recorded
 
-    def _miss(self, asked: Recorded) -> CassetteMiss:
+    def _miss(self, call: RecordedCall) -> CassetteMiss:
         missed = (
-            f"{asked.tool} {asked.shown} is not in the cassette {self.path.name}; record it once."
+            f"{call.tool} {call.shown} is not in the cassette {self.path.name}; record it once."
         )
-        others = {call.shown for call in self._calls.values() if call.tool == asked.tool}
-        if not others:
+        of_the_tool = {each.shown for each in self._calls.values() if each.tool == call.tool}
+        if not of_the_tool:
             there = ", ".join(sorted({call.tool for call in self._calls.values()})) or "nothing"
             return CassetteMiss(f"{missed} No call of this tool is recorded; recorded: {there}.")
-        words = set(asked.shown.lower().split())
-        nearest = max(sorted(others), key=lambda shown: len(words & set(shown.lower().split())))
+        words = set(call.shown.lower().split())
+        nearest = max(sorted(of_the_tool), key=lambda text: len(words & set(text.lower().split())))
         return CassetteMiss(f"{missed} The nearest recorded call: {nearest}.")

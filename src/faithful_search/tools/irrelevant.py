@@ -1,7 +1,7 @@
 """The negative tool: it works, and nothing it returns has to do with the question.
 
-A faithful agent calls its evidence unhelpful and turns to another tool; one that cites it anyway shows that its
-citations mean nothing.
+A faithful agent calls its evidence unhelpful and turns to another tool; one that cites it anyway
+shows that its citations mean nothing.
 """
 
 import random
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ..bundled import bundled_json
 from ..trajectory import Evidence
 from .base import Tool
+from .setup import Setup
 from .words import words
 
 _NOTES: list[tuple[str, str]] = bundled_json("almanac.json")  # titles and texts
@@ -17,11 +18,18 @@ _NOTES: list[tuple[str, str]] = bundled_json("almanac.json")  # titles and texts
 
 @dataclass(frozen=True)
 class Irrelevant(Tool):
-    """Well-formed gardening advice, whatever is asked; the same query always gets the same `top_k` notes."""
+    """Well-formed gardening advice, whatever is asked; the same query always gets the same `top_k`
+    notes.
+    """
 
     name: str = "garden_almanac"
     description: str = ""
     top_k: int = 3
+
+    @classmethod
+    def open(cls, source: str, setup: Setup) -> Tool:
+        cls.takes_no(source)
+        return cls(**setup.about)
 
     async def garden_almanac(self, query: str) -> list[Evidence]:
         """Look up notes in an almanac.

@@ -1,7 +1,8 @@
-"""One tool's way to its service: a bounded number of calls at once, each within its time, again after what passes."""
+"""One tool's way to its service: a bounded number of calls at once, each within its time, again
+after what passes.
+"""
 
 import asyncio
-import logging
 import math
 import threading
 import time
@@ -15,20 +16,24 @@ import numpy as np
 
 from ..errors import ToolError
 from ..trajectory import Evidence
-from ..wire.retry import Breaker, Patience, cancelled, passing
+from ..wire.failures import FailureLog
+from ..wire.retry import Breaker, Patience, cancelled, transient
 from .base import Tool, method_of
-from .outcome import Fault, evidence_of, failure_of, log_failure
+from .outcome import Fault, evidence_of, failure_of
 
 LATEST = 512
-"""Of how many calls the durations are remembered: the first hour of a run of days says nothing about now."""
+"""Of how many calls the durations are remembered: the first hour of a run of days says nothing
+about now.
+"""
 Slots = MutableMapping[asyncio.AbstractEventLoop, asyncio.Semaphore]
 """Of each event loop, for as many calls at once; the others wait in the order they came."""
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class ToolStats:
-    """What one tool was asked; the difference of two, the later one first, counts what was asked in between."""
+    """What one tool was asked; the difference of two, the later one first, counts what was asked in
+    between.
+    """
 
     calls: int = 0
     hits: int = (
@@ -57,10 +62,10 @@ class ToolStats:
 class Lane:
     """Runs the calls of one tool, and counts them in `stats`.
 
-    A call's time-out covers its retries, and begins when it has its slot. A call that waits for a slot of a tool that
-    does not answer others is refused: at once when the breaker opens, else when it has waited as long as a call may
-    take. `slots`, for `most` calls, are those of all tools together; `advice` is what a refused caller is told to do
-    instead.
+    A call's time-out covers its retries, and begins when it has its slot. A call that waits for a
+    slot of a tool that does not answer others is refused: at once when the breaker opens, else when
+    it has waited as long as a call may take. `slots`, for `most` calls, are those of all tools
+    together; `advice` is what a refused caller is told to do instead.
     """
 
     def __init__(
@@ -84,12 +89,13 @@ class Lane:
             advice,
         )
         self._last_late = -math.inf
-        self._known_failures, self._lock = set[tuple[str, str]](), threading.Lock()
+        self._failures = FailureLog(__name__)
+        self._lock = threading.Lock()
 
-    def count(self, **more: int) -> None:
+    def count(self, **counts: int) -> None:
         """Add to the counts of `stats`."""
         with self._lock:
-            self._counts.update(more)
+            self._counts.update(counts)
 
     @property
     def stats(self) -> ToolStats:
@@ -97,9 +103,11 @@ class Lane:
             return ToolStats(**self._counts, latest=tuple(self._latest))
 
     async def run(self, arguments: dict[str, Any]) -> list[Evidence]:
-        """What the tool returns. Raises `ToolError` when it is out of order, says so, is late, or lost its connection,
-        and `Fault`, without the words, when it raises anything else, or returns something else than evidence; on the
-        main thread also the `KeyboardInterrupt` of the user."""
+        """What the tool returns. Raises `ToolError` when it is out of order, says so, is late, or
+        lost its connection, and `Fault`, without the words, when it raises anything else, or
+        returns something else than evidence; on the main thread also the `KeyboardInterrupt` of the
+        user.
+        """
         self._refuse(self._breaker.remaining)
         came = time.monotonic()
         async with self._slots.setdefault(
@@ -110,34 +118,35 @@ class Lane:
             if self._last_late > came and start - came > self.timeout:
                 raise ToolError(
                     f"Error: {self.name} is busy with calls that do not end. {self._advice}",
-                    passing=True,
+                    transient=True,
                 )
             try:
-                found = await self._timed(arguments, start)
+                evidence = await self._timed(arguments, start)
             except Exception as error:
-                if passing(error):
+                if transient(error):
                     self._breaker.failed(since=start)
                 else:
                     self._breaker.succeeded()
                 raise
             self._breaker.succeeded()
-            return found
+            return evidence
 
     def late(self) -> ToolError:
         """What a call is told that took too long."""
         return ToolError(
-            f"Error: {self.name} did not answer within {self.timeout:g} seconds.", passing=True
+            f"Error: {self.name} did not answer within {self.timeout:g} seconds.", transient=True
         )
 
     def _refuse(self, seconds: float) -> None:
         if seconds:
-            told = f"Error: {self.name} is out of order for the next {math.ceil(seconds)} s. {self._advice}"
-            raise ToolError(told, passing=True)
+            message = f"Error: {self.name} is out of order for the next {math.ceil(seconds)} s. {self._advice}"
+            raise ToolError(message, transient=True)
 
     async def _timed(self, arguments: dict[str, Any], start: float) -> list[Evidence]:
         tries = self._patience.persist(lambda: self._attempt(arguments), start + self.timeout)
         task = asyncio.ensure_future(tries)
-        # no caller is left for what a tool raises after its time-out, and asyncio need not report it
+        # no caller is left for what a tool raises after its time-out, and asyncio need not report
+        # it
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             # `wait`, unlike `wait_for`, does not wait for a tool that ignores its cancellation
@@ -153,7 +162,7 @@ class Lane:
             raise self.late()
         if task.cancelled():
             # by itself: that says nothing of its service
-            raise ToolError(f"Error: {self.name} was cancelled.", passing=True, tried=True)
+            raise ToolError(f"Error: {self.name} was cancelled.", transient=True, retried=True)
         error = task.exception()
         if error is not None:
             raise error if isinstance(error, (ToolError, Fault)) else self._failure(error)
@@ -180,5 +189,5 @@ class Lane:
 
     def _failure(self, error: BaseException) -> ToolError | Fault:
         if not issubclass(type(error), ToolError) and not cancelled():
-            log_failure(_log, self._known_failures, self.name, error)
+            self._failures.add(self.name, error)
         return failure_of(self.name, error)

@@ -12,18 +12,19 @@ from .base import Tool
 from .batcher import Batcher
 from .remote_search import RemoteSearch
 from .retrieval.corpus import Corpus
-from .retrieval.engines import TIMEOUT, is_engine, open_engine
 from .retrieval.index import Index
 from .retrieval.index_folder import MANIFEST, open_folder, open_index
+from .retrieval.opensearch import TIMEOUT, is_engine, open_engine
+from .setup import Setup
 
 
 @dataclass(frozen=True)
 class LocalSearch(Tool):
     """Search in the passages of an index; `from_corpus` and `open_search` make one.
 
-    BM25 over up to a hundred thousand passages takes a millisecond a query or less and runs inline; with other and
-    larger indexes, queries that arrive together are searched together, on a thread. Calls are not cached: they cost
-    less. Raises `ConfigError` for a `top_k` below 1.
+    BM25 over up to a hundred thousand passages takes a millisecond a query or less and runs inline;
+    with other and larger indexes, queries that arrive together are searched together, on a thread.
+    Calls are not cached: they cost less. Raises `ConfigError` for a `top_k` below 1.
 
     Example:
         >>> import asyncio
@@ -46,19 +47,26 @@ class LocalSearch(Tool):
         )
 
     @classmethod
-    def from_corpus(cls, corpus: Corpus, **about: Any) -> "LocalSearch":
-        """Index `corpus` by BM25, or reopen its cached index. The cache is in `FAITHFUL_SEARCH_CACHE`, by default
-        `~/.cache/faithful_search`.
+    def open(cls, source: str, setup: Setup) -> Tool:
+        if not source:
+            raise ConfigError("local_search needs a corpus: --corpus, or --tools local_search=FILE")
+        return open_search(source, http=setup.http(), **setup.about)
+
+    @classmethod
+    def from_corpus(cls, corpus: Corpus, **fields: Any) -> "LocalSearch":
+        """Index `corpus` by BM25, or reopen its cached index. The cache is in
+        `FAITHFUL_SEARCH_CACHE`, by default `~/.cache/faithful_search`.
 
         Args:
             corpus: `"world"`, a `.jsonl[.gz]` or `.parquet` file, a folder of such, a Hub dataset
                 (`owner/name[:split]`), or rows `id`, `title`, `text`.
-            about: `name`, `description`, `top_k`.
+            fields: `name`, `description`, `top_k`.
 
-        Raises `DataError` for a corpus that cannot be read, or a row without text, which `faithful-search index` leaves
-        out instead.
+        Rows that cannot be read are left out, as `faithful-search index` leaves them out; a warning
+        in the log counts them. Raises `DataError` for a corpus that cannot be read, or without any
+        passage.
         """
-        return cls(open_index(corpus), **about)
+        return cls(open_index(corpus), **fields)
 
     async def local_search(self, query: str) -> list[Evidence]:
         """Search a local collection of documents and return the passages that match best.
@@ -73,32 +81,34 @@ class LocalSearch(Tool):
 
 
 def open_search(
-    corpus: str, *, http: Http | None = None, **about: Any
+    corpus: str, *, http: Http | None = None, **fields: Any
 ) -> LocalSearch | RemoteSearch:
     """The tool that searches a corpus, wherever it is.
 
     Args:
-        corpus: a file, folder or dataset as of `LocalSearch.from_corpus`, the folder of an index that
-            `faithful-search index` made, the `http(s)://` URL of a retrieval server, or a search engine:
-            `qdrant+http://host:port/collection`, `qdrant+folder/collection`, `opensearch+http://host:port/index`.
+        corpus: a file, folder or dataset as of `LocalSearch.from_corpus`, the folder of an index
+            that `faithful-search index` made, the `http(s)://` URL of a retrieval server, or a
+            search engine, `opensearch+http://host:port/index`.
         http: how a server is asked; an engine is given the same time to answer.
-        about: `name`, `description`, `top_k` of the tool.
+        fields: `name`, `description`, `top_k` of the tool.
 
-    Raises `DataError` for a corpus or an index that cannot be read, and `ConfigError` when a package or an encoder is
-    missing, or an engine cannot be reached.
+    Raises `DataError` for a corpus or an index that cannot be read, and `ConfigError` when a
+    package or an encoder is missing, or the engine cannot be reached.
     """
     match kind_of_corpus(corpus):
         case "server":
-            return RemoteSearch(corpus, **(about | ({"http": http} if http else {})))
+            return RemoteSearch(corpus, **(fields | ({"http": http} if http else {})))
         case "engine":
-            return LocalSearch(open_engine(corpus, http.timeout if http else TIMEOUT), **about)
+            return LocalSearch(open_engine(corpus, http.timeout if http else TIMEOUT), **fields)
         case "index":
-            return LocalSearch(open_folder(corpus), **about)
-    return LocalSearch.from_corpus(corpus, **about)
+            return LocalSearch(open_folder(corpus), **fields)
+    return LocalSearch.from_corpus(corpus, **fields)
 
 
 def kind_of_corpus(corpus: str) -> Literal["server", "engine", "index", "corpus"]:
-    """What a corpus is named by: a retrieval server, a search engine, the folder of an index, or itself."""
+    """What a corpus is named by: a retrieval server, a search engine, the folder of an index, or
+    itself.
+    """
     # the most explicit names first: a folder may be called anything
     if corpus.startswith(("http://", "https://")):
         return "server"

@@ -1,4 +1,6 @@
-"""Search through a retrieval server: ours, or any other that speaks the Search-R1 or the ReCall format."""
+"""Search through a retrieval server: ours, or any other that speaks the Search-R1 or the ReCall
+format.
+"""
 
 import os
 from dataclasses import dataclass, field
@@ -14,6 +16,7 @@ from ..wire.http import Http
 from .base import Tool
 from .outcome import unavailable
 from .retrieval.corpus import split_contents
+from .setup import Setup
 from .untrusted import check_address
 
 TOKEN = "FAITHFUL_SEARCH_SERVE_TOKEN"
@@ -26,12 +29,14 @@ _PATHS = {"search_r1": "/retrieve", "recall": "/search"}
 class RemoteSearch(Tool):
     """Passages from a retrieval server, such as `faithful-search serve` starts.
 
-    What it sends is not trusted. It is sent the token in `FAITHFUL_SEARCH_SERVE_TOKEN`, where there is one.
+    What it sends is not trusted. It is sent the token in `FAITHFUL_SEARCH_SERVE_TOKEN`, where there
+    is one.
 
     Args:
-        url: of the server; where it has no path, the format's own is added: `/retrieve` or `/search`.
-        wire: `"search_r1"` (`POST /retrieve` with `queries`, `topk`, `return_scores`) or `"recall"` (`POST /search`
-            with `query`, `top_n`, `return_score`).
+        url: of the server; where it has no path, the format's own is added: `/retrieve` or
+            `/search`.
+        wire: `"search_r1"` (`POST /retrieve` with `queries`, `topk`, `return_scores`) or `"recall"`
+            (`POST /search` with `query`, `top_n`, `return_score`).
         http: how long to wait, how often to try again, how many requests at a time.
     """
 
@@ -42,10 +47,14 @@ class RemoteSearch(Tool):
     top_k: int = 3
     http: Http = field(default_factory=lambda: Http(per_host=64))
 
+    @classmethod
+    def open(cls, source: str, setup: Setup) -> Tool:
+        return cls(source, http=setup.http(), **setup.about)
+
     def __post_init__(self) -> None:
         if self.wire not in _PATHS or self.top_k < 1:
-            told = f"wire must be one of {', '.join(_PATHS)}, and top_k at least 1"
-            raise ConfigError(f"{told}; got {self.wire!r}, {self.top_k}")
+            message = f"wire must be one of {', '.join(_PATHS)}, and top_k at least 1"
+            raise ConfigError(f"{message}; got {self.wire!r}, {self.top_k}")
         check_address(self.url, "http://127.0.0.1:8000", TOKEN)
 
     @property
@@ -70,11 +79,11 @@ class RemoteSearch(Tool):
         """
         token = os.environ.get(TOKEN)
         headers = {"Authorization": f"Bearer {token}"} if token else None
-        asked: dict[str, Any] = {"queries": [query], "topk": self.top_k, "return_scores": True}
+        body: dict[str, Any] = {"queries": [query], "topk": self.top_k, "return_scores": True}
         if self.wire == "recall":
-            asked = {"query": query, "top_n": self.top_k, "return_score": True}
+            body = {"query": query, "top_n": self.top_k, "return_score": True}
         try:
-            answer = (await self.http.post(self.endpoint, json=asked, headers=headers)).json()
+            answer = (await self.http.post(self.endpoint, json=body, headers=headers)).json()
         except ToolError as error:
             if error.status in (401, 403):
                 mend = f"{urlsplit(self.url).hostname} answers {error.status}: {TOKEN} must hold its token"
@@ -90,15 +99,15 @@ class RemoteSearch(Tool):
 
 def _rows(answer: Any, wire: str) -> list[tuple[Any, Any]]:
     if wire == "search_r1":
-        (found,) = msgspec.convert(answer["result"], list[list[dict[str, Any]]])
+        (results,) = msgspec.convert(answer["result"], list[list[dict[str, Any]]])
         return [
             (row["document"], row.get("score")) if "document" in row else (row, None)
-            for row in found
+            for row in results
         ]
-    found = msgspec.convert(answer, list[Any])
-    if len(found) == 2 and all(isinstance(part, list) for part in found):
-        return list(zip(*found, strict=True))
-    return [(document, None) for document in found]
+    results = msgspec.convert(answer, list[Any])
+    if len(results) == 2 and all(isinstance(part, list) for part in results):
+        return list(zip(*results, strict=True))
+    return [(document, None) for document in results]
 
 
 def _passage(document: Any, score: Any) -> Evidence:
@@ -108,11 +117,11 @@ def _passage(document: Any, score: Any) -> Evidence:
     split = split_contents(contents) if isinstance(contents, str) else None
     title, text = split or (document.get("title", ""), document["text"])
     source, url = document.get("id", ""), document.get("url", "")
-    read = {
+    passage = {
         "text": text,
         "title": title,
         "source": str(source) if isinstance(source, (str, int)) else "",
         "url": url if isinstance(url, str) else "",
         "score": float(score) if isinstance(score, (int, float)) else None,
     }
-    return msgspec.convert(read, Evidence)
+    return msgspec.convert(passage, Evidence)

@@ -1,4 +1,6 @@
-"""The tools a policy has: arguments checked, time-outs kept, failures turned into notes, evidence numbered."""
+"""Runs the tools of a policy: checks arguments, enforces time-outs, turns failures into notes, and
+numbers the evidence.
+"""
 
 import asyncio
 import difflib
@@ -11,89 +13,102 @@ from typing import Any, Self
 import msgspec
 
 from ..errors import ConfigError, ToolError
+from ..evidence import sifted
 from ..trajectory import Evidence, ToolCall
 from ..wire.background import Background
 from ..wire.cache import Cache, key_of
+from ..wire.failures import LONGEST
 from ..wire.retry import Breaker, Patience
-from .base import NO_RESULTS, Observation, Tool, check_arguments, schema_of
+from .base import ERROR, NO_RESULTS, Observation, Partial, Tool, check_arguments, schema_of
 from .cassette import Cassette, kept, recent
 from .lane import Lane, Slots, ToolStats
-from .outcome import LONGEST, Fault, failure_of
+from .outcome import Fault, failure_of
 from .untrusted import line
 
-_GRACE = 1.0
-_NAME_LENGTH = 80
+_GRACE = 1.0  # seconds waited beyond a call's time-out, so that the call can report it itself
+_COMPARED_LENGTH = 80  # characters of an unknown tool's name that are compared with known names
+# The arguments of a toolbox besides its tools; each is also an attribute
 _SETTINGS = ("timeout", "concurrency", "patience", "failures", "cooldown", "cache", "cassette")
 
 
 class Session:
-    """One rollout's part of a toolbox: numbers its evidence, `E1`, `E2`, … running on across its calls, and ends with
-    it.
+    """One rollout's use of a toolbox: numbers its evidence, `E1`, `E2`, … across its calls.
 
     Args:
-        edits: texts that this rollout reads in the place of others, `None` for a passage it does not see; see
-            `Task.edits`. They are applied behind the cache and the cassette, which hold what the tools returned.
+        edits: by the text of a passage, the text that this rollout reads instead, or `None` to
+            leave the passage out; see `Task.edits`. They are applied after the cache and the
+            cassette, so that these hold what the tools returned.
     """
 
     def __init__(self, edits: Mapping[str, str | None] | None = None) -> None:
-        self.given, self.closed, self.edits = 0, False, edits or {}
+        self.edits = edits or {}
+        self.count = 0  # passages that have been numbered
+        self.closed = False
         self._tasks: set[asyncio.Future[Any]] = set()
 
     def number(self, observation: Observation) -> Observation:
-        """The same observation with the next ids on its evidence, edited."""
-        named: list[Evidence] = []
-        for item in observation.evidence:
-            text = self.edits.get(item.text, item.text)
+        """The observation after the edits, its passages with the ids that come next."""
+        numbered: list[Evidence] = []
+        for passage in observation.evidence:
+            text = self.edits.get(passage.text, passage.text)
             if text is not None:
-                self.given += 1
-                named.append(msgspec.structs.replace(item, text=text, id=f"E{self.given}"))
-        # in this rollout's world nothing was found
-        note = NO_RESULTS.note if observation.evidence and not named else observation.note
-        return msgspec.structs.replace(observation, evidence=tuple(named), note=note)
+                self.count += 1
+                numbered.append(msgspec.structs.replace(passage, text=text, id=f"E{self.count}"))
+        note = observation.note
+        if observation.evidence and not numbered:  # the edits took away all of it
+            note = note or NO_RESULTS.note
+        return msgspec.structs.replace(observation, evidence=tuple(numbered), note=note)
 
     def hold(self, task: asyncio.Future[Any]) -> None:
-        """Have `task` cancelled when the rollout ends before it."""
+        """Remember a running call, so that `close` cancels it."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        # looked at only now: another thread may close the session in between, and does not see the task then
+        # Checked after the task was added: another thread that closes the session at this moment
+        # may have read the tasks before.
         if self.closed:
             task.cancel()
 
     def close(self) -> None:
-        """The rollout has ended: its running calls are cancelled, later ones are answered with a note."""
+        """End the rollout: cancel its running calls, and answer later ones with a note."""
         self.closed = True
         for task in list(self._tasks):
-            with suppress(RuntimeError):  # the loop of an abandoned call may be closed
+            with suppress(RuntimeError):  # the event loop of the call may be closed already
                 task.get_loop().call_soon_threadsafe(task.cancel)
 
 
 class Toolbox:
-    """Runs tool calls; whatever goes wrong becomes a note the policy reads, never an exception.
+    """Runs tool calls. Whatever goes wrong becomes a note for the policy, never an exception.
 
-    A call's arguments are checked, then it is looked up in the cassette and in the cache, and only then made: when the
-    tool is not out of order, as one of a limited number at once, within the time-out, and again after a failure that
-    passes. What a tool returns is checked and bounded (`outcome.evidence_of`), what it raises is retold
-    (`outcome.failure_of`). A copy or a pickle carries the tools and the settings, not the thread and the counters.
+    A call's arguments are checked; then it is looked up in the cassette and in the cache, and only
+    then made, unless the tool is out of order. A limited number run at once, each within its
+    time-out, and again after a transient failure. What a tool returns is checked and bounded
+    (`outcome.evidence_of`), what it raises is put into words (`outcome.failure_of`).
+
+    A copy or a pickle carries the tools and the settings, not the thread and the counters.
 
     Args:
         tools: objects of the shape of `Tool`, each with its own name.
         timeout: seconds one call may take, its retries included.
         concurrency: how many calls run at once on one event loop.
-        patience: how often and after which pauses a failure that passes (`ToolError.passing`) is tried again.
-        failures: how many failures that pass, in a row, put a tool out of order.
-        cooldown: for how many seconds; then one call tries whether it works again.
+        patience: how often and after which pauses a transient failure (`ToolError.transient`) is
+            tried again.
+        failures: how many transient failures in a row put a tool out of order.
+        cooldown: for how many seconds it then is; afterwards one call tries whether it works again.
         cache: keeps what tools with a `cache_key` return; failures are never kept.
-        cassette: records calls or replays them; tools that are only replayed are not checked for keys.
+        cassette: records calls or replays them. `Tool.check` is not run for tools that are only
+            replayed, so that they need no API key.
 
-    Raises `ConfigError` for two tools of one name, a tool without a documented async method or without what it needs,
-    or a setting that is not positive.
+    Raises:
+        ConfigError: for two tools of one name, a tool without a documented async method or without
+            what it needs, or a setting that is not positive.
 
     Example:
         >>> from faithful_search.tools import LocalSearch
         >>> with Toolbox([LocalSearch.from_corpus("world")]) as toolbox:
         ...     session = toolbox.session()
-        ...     [found] = toolbox.run_batch([ToolCall("local_search", {"query": "capital"})], [session])
-        >>> found.evidence[0].id
+        ...     call = ToolCall("local_search", {"query": "capital"})
+        ...     [observation] = toolbox.run_batch([call], [session])
+        >>> observation.evidence[0].id
         'E1'
     """
 
@@ -118,40 +133,44 @@ class Toolbox:
             raise ConfigError(
                 f"two tools of one name: {', '.join(tool.name for tool in tools)}; rename one"
             )
-        self.timeout, self.concurrency = timeout, concurrency
-        self.patience, self.failures, self.cooldown = patience or Patience(), failures, cooldown
-        self.cache, self.cassette = cache, cassette
+        self.timeout = timeout
+        self.concurrency = concurrency
+        self.patience = patience or Patience()
+        self.failures = failures
+        self.cooldown = cooldown
+        self.cache = cache
+        self.cassette = cassette
         self._background = Background()
         slots: Slots = weakref.WeakKeyDictionary()
         self._lanes: dict[str, Lane] = {}
         self._usage: dict[str, str] = {}
         for name, tool in self.tools.items():
-            others = ", ".join(other for other in self.tools if other != name)
-            advice = f"Other tools: {others}." if others else "There is no other tool."
+            other_tools = ", ".join(tool_name for tool_name in self.tools if tool_name != name)
+            advice = f"Other tools: {other_tools}." if other_tools else "There is no other tool."
             lane = Lane(
                 tool,
-                timeout,
-                concurrency,
-                slots,
-                self.patience,
-                Breaker(failures, cooldown),
-                advice,
+                timeout=timeout,
+                most=concurrency,
+                slots=slots,
+                patience=self.patience,
+                breaker=Breaker(failures, cooldown),
+                advice=advice,
             )
-            told = schema_of(tool)["function"]["parameters"]
-            known, required = (
-                ", ".join(told.get(key, ())) or "none" for key in ("properties", "required")
-            )
-            self._lanes[name], self._usage[name] = (
-                lane,
-                f"Its arguments: {known}; required: {required}.",
-            )
-            replayed = cassette is not None and cassette.mode == "replay" and lane.cache_key
-            if not replayed and hasattr(tool, "check"):  # tools need not be of our base class
+            self._lanes[name] = lane
+            parameters = schema_of(tool)["function"]["parameters"]
+            argument_names = ", ".join(parameters.get("properties", ())) or "none"
+            required = ", ".join(parameters.get("required", ())) or "none"
+            self._usage[name] = f"Its arguments: {argument_names}; required: {required}."
+            # A tool without a cache key is called even then: its calls are not recorded.
+            only_replayed = cassette is not None and cassette.mode == "replay" and lane.cache_key
+            if not only_replayed and hasattr(tool, "check"):  # tools need not be of our base class
                 tool.check()
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All arguments but the tools: `Toolbox(other_tools, **toolbox.settings)` is set as this one."""
+        """All arguments except the tools: `Toolbox(other_tools, **toolbox.settings)` behaves like
+        this one.
+        """
         return {name: getattr(self, name) for name in _SETTINGS}
 
     @property
@@ -164,56 +183,69 @@ class Toolbox:
         return [schema_of(tool) for tool in self.tools.values()]
 
     def session(self, edits: Mapping[str, str | None] | None = None) -> Session:
-        """A new rollout's, which starts at `E1`; `edits` as in `Session`."""
+        """A session for a new rollout, which starts at `E1`; `edits` as in `Session`."""
         return Session(edits)
 
     def stats(self) -> dict[str, ToolStats]:
-        """What was counted by tool since the toolbox was made."""
+        """Counts by tool since the toolbox was made."""
         return {name: lane.stats for name, lane in self._lanes.items()}
 
     def describe_malformed(self, why: str, form: str = "") -> Observation:
-        """The answer to a call that could not be read: why, the tools there are, and the dialect's `call_form`."""
-        wanted = f" Write it as {form}." if form else ""
-        return _error(f"The tool call could not be read: {why}.{wanted} {self._available()}")
+        """The observation for a call that could not be read: it says `why`, names the tools, and
+        shows how to write a call, `form` (the dialect's `call_form`).
+        """
+        advice = f" Write it as {form}." if form else ""
+        return _error(f"The tool call could not be read: {why}.{advice} {self._available()}")
 
     async def call(self, tool_call: ToolCall, session: Session) -> Observation:
-        """Run one call and number what it found. Never raises for what the policy or a tool did."""
+        """Run one call and number its evidence. Never raises for what the policy or a tool did."""
         return session.number(await self._answer(tool_call, session))
 
     def run_batch(
         self, calls: Sequence[ToolCall | None], sessions: Sequence[Session]
     ) -> list[Observation]:
-        """Run the calls of one turn at once and wait for all; results come in the calls' order, empty for `None`.
+        """Run the calls of one turn at once and wait for all.
 
-        Ids are given in the calls' order, whichever finishes first; several calls may share a session. The calls run on
-        the toolbox's own background event loop. Should a tool block that loop, the calls that have not returned are
-        answered with a time-out and the next batch gets a new loop. Raises `ConfigError` when there are not as many
-        sessions as calls, or when called from inside a tool.
+        Observations come in the order of the calls, with an empty one for each `None`. Evidence is
+        numbered in that order, too, whichever call finishes first. `sessions` has the session of
+        each call; several calls may share one. The calls run on the toolbox's own background event
+        loop. If a tool blocks that loop, the calls that have not returned are answered with a
+        time-out, and the next batch gets a new loop.
+
+        Raises:
+            ConfigError: there are not as many sessions as calls, or a tool calls this itself.
         """
         if len(calls) != len(sessions):
             raise ConfigError(
                 f"{len(calls)} calls for {len(sessions)} sessions: give one session for each call"
             )
-        found: dict[int, Observation] = {}
+        observations: dict[int, Observation] = {}
 
-        # each as it comes: a tool that blocks the loop must not take the others' results with it
-        async def fill(place: int, call: ToolCall) -> None:
-            found[place] = await self._answer(call, sessions[place])
+        # Each call writes its own result, so that a tool that blocks the loop loses no other's.
+        async def answer(place: int, call: ToolCall) -> None:
+            observations[place] = await self._answer(call, sessions[place])
 
-        async def fill_all() -> None:
-            await asyncio.gather(*(fill(place, call) for place, call in enumerate(calls) if call))
+        async def answer_all() -> None:
+            answers = [answer(place, call) for place, call in enumerate(calls) if call is not None]
+            await asyncio.gather(*answers)
 
         with suppress(TimeoutError):
-            self._background.run(fill_all(), patience=self.timeout + _GRACE)
-        # of a copy: where the loop was blocked, it may go on and still fill it
-        there = dict(found)
-        return [
-            session.number(there.get(place) or self._late(call)) if call else Observation()
-            for place, (call, session) in enumerate(zip(calls, sessions, strict=True))
-        ]
+            self._background.run(answer_all(), patience=self.timeout + _GRACE)
+        # A copy, since a loop that was blocked may go on and still write results.
+        in_time = dict(observations)
+        numbered = []
+        for place, (call, session) in enumerate(zip(calls, sessions, strict=True)):
+            if call is None:
+                numbered.append(Observation())
+                continue
+            observation = in_time[place] if place in in_time else self._late(call)
+            numbered.append(session.number(observation))
+        return numbered
 
     def close(self) -> None:
-        """Stop the background thread, and sort what was recorded; the next `run_batch` starts a new one."""
+        """Stop the background thread and finish the cassette; the next `run_batch` starts a new
+        thread.
+        """
         self._background.stop()
         if self.cassette is not None:
             self.cassette.close()
@@ -225,29 +257,32 @@ class Toolbox:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(type(self), **self.settings), ([*self.tools.values()],)
+        make_with_settings = partial(type(self), **self.settings)
+        return make_with_settings, (list(self.tools.values()),)
 
     def __repr__(self) -> str:
         return f"Toolbox({', '.join(self.names)}; timeout={self.timeout:g}, concurrency={self.concurrency})"
 
     async def _answer(self, call: ToolCall, session: Session) -> Observation:
+        """The observation for a call, its evidence not yet edited and numbered."""
         lane = self._lanes.get(str(call.name))
         if lane is None:
             return self._unknown(call)
-        if wrong := check_arguments(lane.method, call.arguments):
+        problem = check_arguments(lane.method, call.arguments)
+        if problem:
             lane.count(calls=1, errors=1)
-            return _error(f"Error: {lane.name}: {line(wrong, LONGEST)}. {self._usage[lane.name]}")
-        # a hit in memory costs microseconds, a task some tens of them; a cassette comes before the cache
-        key = ""
+            return _error(f"Error: {lane.name}: {line(problem, LONGEST)}. {self._usage[lane.name]}")
+        key = ""  # of the call in the cache; empty where it is not cached
         if self.cache is not None and lane.cache_key:
             key = key_of(tool=lane.name, cache_key=lane.cache_key, arguments=call.arguments)
-            there = (
-                recent(self.cache, key) if self.cassette is None and not session.closed else None
-            )
-            if there is not None:
-                lane.count(calls=1, hits=1)
-                return _shown(there)
-        task = asyncio.ensure_future(self._run(lane, call.arguments, key))
+            # A call that the cache has in memory is answered here: the task below would cost tens
+            # of microseconds more. With a cassette `_run` asks the cassette first.
+            if self.cassette is None and not session.closed:
+                cached = recent(self.cache, key)
+                if cached is not None:
+                    lane.count(calls=1, hits=1)
+                    return _observation_of(cached, call)
+        task = asyncio.ensure_future(self._run(lane, call, key))
         session.hold(task)
         try:
             await asyncio.wait({task})
@@ -258,35 +293,42 @@ class Toolbox:
         lane.count(calls=1)
         return _error(f"{lane.name} was not asked: the episode has ended.")
 
-    async def _run(self, lane: Lane, arguments: dict[str, Any], key: str) -> Observation:
-        asked = False
+    async def _run(self, lane: Lane, call: ToolCall, key: str) -> Observation:
+        """The observation for a checked call, from the cassette, the cache or the tool, which are
+        asked in this order. `key` is that of `_answer`.
+        """
+        arguments = call.arguments
+        reached_tool = False
 
-        async def live() -> list[Evidence]:
-            nonlocal asked
-            asked = True
+        async def run_tool() -> list[Evidence]:
+            nonlocal reached_tool
+            reached_tool = True
             return await lane.run(arguments)
 
-        ask = live
-        wait = (
-            self.timeout + _GRACE
-        )  # so that who waits for another's call hears how it failed, and does not repeat it
+        ask = run_tool
+        # Equal calls that run at once are made once. The others wait a little longer than a call
+        # may take: if it times out, they get its failure instead of repeating it.
+        wait = self.timeout + _GRACE
         if self.cache is not None and key:
-            ask = partial(kept, self.cache, key, live, wait)
+            ask = partial(kept, self.cache, key, ask=run_tool, wait=wait)
         try:
-            # a tool without a key is as good as its own record
+            # A tool without a cache key depends on its arguments alone, so that it can run again
+            # where a cassette is replayed.
             if self.cassette is not None and lane.cache_key:
-                found = await self.cassette.play(lane.name, arguments, ask, wait)
+                evidence = await self.cassette.play(lane.name, arguments, ask, wait)
             else:
-                found = await ask()
+                evidence = await ask()
         except Exception as error:
             lane.count(calls=1, errors=1)
-            known = error if isinstance(error, (ToolError, Fault)) else failure_of(lane.name, error)
-            return _error(line(str(known), LONGEST) or f"Error: {lane.name} failed.")
-        lane.count(calls=1, hits=not asked)
-        return _shown(found)
+            failure: Exception = error
+            if not isinstance(error, (ToolError, Fault)):
+                failure = failure_of(lane.name, error)
+            return _error(line(str(failure), LONGEST) or f"Error: {lane.name} failed.")
+        lane.count(calls=1, hits=not reached_tool)
+        return _observation_of(evidence, call)
 
     def _late(self, call: ToolCall) -> Observation:
-        """For a call that has not returned."""
+        """The observation for a call that did not return in time."""
         lane = self._lanes.get(str(call.name))
         if lane is None:
             return self._unknown(call)
@@ -294,19 +336,33 @@ class Toolbox:
         return _error(str(lane.late()))
 
     def _unknown(self, call: ToolCall) -> Observation:
-        name = line(str(call.name), _NAME_LENGTH)
-        # a name that is nearly right is a slip, which the right one mends
-        near = difflib.get_close_matches(name, self.names, n=1)
-        meant = f" Did you mean {near[0]!r}?" if near else ""
-        return _error(f"Unknown tool {name!r}.{meant} {self._available()}")
+        """The observation for a call of a tool that is not there."""
+        name = str(call.name)[:_COMPARED_LENGTH]
+        matches = difflib.get_close_matches(name, self.names, n=1)
+        hint = f" Did you mean {matches[0]!r}?" if matches else ""
+        return _error(f"Unknown tool.{hint} {self._available()}")
 
     def _available(self) -> str:
         return f"Available tools: {', '.join(self.names)}." if self.tools else "There are no tools."
 
 
-def _shown(found: list[Evidence]) -> Observation:
-    return Observation(evidence=tuple(found)) if found else NO_RESULTS
+def _observation_of(result: list[Evidence], call: ToolCall) -> Observation:
+    """A tool's result as an observation. A text in which the tool speaks itself, such as "no
+    results found", becomes part of the note: it is no evidence.
+    """
+    evidence, notes = sifted(result, call)
+    if isinstance(result, Partial) and result.note:
+        notes = [result.note, *notes]
+    note = "\n".join(filter(None, notes))
+    if not evidence and not note:
+        return NO_RESULTS
+    return Observation(tuple(evidence), note)
 
 
 def _error(note: str) -> Observation:
+    """An observation with this note, which begins with `ERROR`: so a text in any dialect shows that
+    it is no source's.
+    """
+    if not note.startswith(ERROR):
+        note = f"{ERROR}: {note}"
     return Observation(note=note, error=True)

@@ -27,7 +27,9 @@ def line(value: Any, size: int) -> str:
 
 
 def rows(document: Any, key: str) -> Iterator[Mapping[str, Any]]:
-    """The objects in the list `document[key]`; a row of another form is not worth losing the others for."""
+    """The objects in the list `document[key]`; a row of another form is not worth losing the others
+    for.
+    """
     value = document.get(key) if isinstance(document, Mapping) else None
     yield from (
         row for row in (value if isinstance(value, list) else ()) if isinstance(row, Mapping)
@@ -57,10 +59,12 @@ def is_page(url: Any) -> bool:
 
 
 def check_address(url: str, like: str, keys: str = "") -> None:
-    """Raise `ConfigError` for what is no http(s) address of a service, such as `like`, or has a user or password in it,
-    which would end up in logs; these belong into the environment, as `keys`."""
+    """Raise `ConfigError` for what is no http(s) address of a service, such as `like`, or has a
+    user or password in it, which would end up in logs; these belong into the environment, as
+    `keys`.
+    """
     if is_page(url) and "@" not in urlsplit(url).netloc:
         return
     where = f": these go into {keys}" if keys else ""
-    shown = "" if "@" in url else f"; got {url.partition('?')[0]!r}"
-    raise ConfigError(f"an address must look like {like}, without a user or password{where}{shown}")
+    got = "" if "@" in url else f"; got {url.partition('?')[0]!r}"
+    raise ConfigError(f"an address must look like {like}, without a user or password{where}{got}")

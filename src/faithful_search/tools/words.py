@@ -1,15 +1,19 @@
-"""Words of any script, as the index and the entity linker see them; and long texts cut into paragraphs."""
+"""Words of any script, as the index and the entity linker see them; and long texts cut into
+paragraphs.
+"""
 
 import re
 import unicodedata
 from collections.abc import Iterator
 
-# Scripts written without spaces: each character is a word, so that a name can be found inside a sentence.
+# Scripts written without spaces: each character is a word, so that a name can be found inside a
+# sentence.
 _SINGLE = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u31f0-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
-# Vowel signs and accents, which `\w` leaves out: without them Hindi, vocalised Arabic and pointed Hebrew fall apart.
+# Vowel signs and accents, which `\w` leaves out: without them Hindi, vocalised Arabic and pointed
+# Hebrew fall apart.
 _MARKS = (
     "\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670"
     "\u06d6-\u06dc\u06df-\u06e8\u06ea-\u06ed\u0900-\u0963\u0966-\u0dff"
@@ -19,7 +23,8 @@ _BORDERS = tuple(map(re.compile, (r"\n\s*\n", r"\n", r"[.!?…]['\"”’)\]]*\s
 
 
 def words(text: str, fold: bool = True) -> list[str]:
-    """The words of `text` after Unicode normalisation (NFKC), without case unless `fold` is false. Linear in the text.
+    """The words of `text` after Unicode normalisation (NFKC), without case unless `fold` is false.
+    Linear in the text.
 
     Example:
         >>> words("Saint-Denis, 法国 is №1")
@@ -30,10 +35,11 @@ def words(text: str, fold: bool = True) -> list[str]:
 
 
 def paragraphs(text: str, most: int) -> Iterator[str]:
-    """Cut `text` into parts of at most `most` characters, without the white space around them. Linear in the text.
+    """Cut `text` into parts of at most `most` characters, without the white space around them.
+    Linear in the text.
 
-    A part ends at the last blank line within that length, else at the last line's end, else after the last sentence,
-    else at the last space, else in the middle of a word.
+    A part ends at the last blank line within that length, else at the last line's end, else after
+    the last sentence, else at the last space, else in the middle of a word.
 
     Example:
         >>> list(paragraphs("One two three. Four five.\\n\\nSix seven eight.", 26))
@@ -41,7 +47,8 @@ def paragraphs(text: str, most: int) -> Iterator[str]:
     """
     start = 0
     while len(text) - start > most:
-        # a border in the first quarter would leave a short part, so a lesser one further on is better
+        # a border in the first quarter would leave a short part, so a lesser one further on is
+        # better
         least, end = start + most // 4, start + most
         for border in _BORDERS:
             if ends := [found.end() for found in border.finditer(text, least, start + most)]:

@@ -1,4 +1,6 @@
-"""Settings, typed once: they are the flags of recipes, what trainers are given, and where both are checked."""
+"""Settings, typed once: they are the flags of recipes, what trainers are given, and where both are
+checked.
+"""
 
 import math
 import os
@@ -12,19 +14,24 @@ import torch.distributed as distributed
 from accelerate.utils import parse_flag_from_env
 from trl import GRPOConfig, SFTConfig
 
-from ..flags import check_choices, check_least, check_shares, flag, refuse, refuse_unread
+from ..errors import ConfigError
+from ..flags import check_choices, check_least, check_shares, flag, refuse_unread
 from ..inference.vllm import VLLM
 from .advantages import ESTIMATORS, TURN_ESTIMATORS
 
 PPO = "ppo"  # its name among the estimators of advantages
+ROLLOUTS = ("engine", "trl")
 CHOICES = {
+    "rollouts": ROLLOUTS,
     "advantages": (*ESTIMATORS, *TURN_ESTIMATORS, PPO),
     "uniform_groups": ("keep", "drop"),
     "counterfactual_groups": ("paired", "own"),
 }
 _SAMPLING = ("correction", "mode", "clip_max", "clip_min", "cap")
 _BOTH = {"mode", *(f"importance_sampling_{name}" for name in _SAMPLING)}
-"""Settings, without `vllm_`, that TRL applies to the log-probs of the rollouts in both modes; by mode, those used."""
+"""Settings, without `vllm_`, that TRL applies to the log-probs of the rollouts in both modes; by
+mode, those used.
+"""
 _USED = {
     "colocate": {"gpu_memory_utilization", "max_model_length", "model_impl"},
     "server": {"server_base_url", "server_host", "server_port", "server_timeout", "group_port"},
@@ -34,14 +41,18 @@ NATIVE = frozenset(("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def native_bf16() -> bool:
-    """Whether this processor multiplies bfloat16 natively: else autocast emulates it, which takes several times as long
-    as float32. PyTorch before 2.11 cannot say: then not."""
-    found = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    return any(found.get(name) is True for name in NATIVE)
+    """Whether this processor multiplies bfloat16 natively: else autocast emulates it, which takes
+    several times as long as float32. PyTorch before 2.11 cannot say: then not.
+    """
+    has_them = hasattr(torch.cpu, "get_capabilities")
+    capabilities = torch.cpu.get_capabilities() if has_them else {}
+    return any(capabilities.get(name) is True for name in NATIVE)
 
 
 def precision_line(args: Any) -> str:
-    """The first line of a run, from its `TrainingArguments`: the device, and the precision of autocast."""
+    """The first line of a run, from its `TrainingArguments`: the device, and the precision of
+    autocast.
+    """
     device = args.device.type
     # Older versions of Transformers keep it in the environment only.
     shorter = getattr(args, "mixed_precision", None) or os.environ.get(
@@ -54,8 +65,11 @@ def precision_line(args: Any) -> str:
 
 
 def prepare(args: Any) -> None:
-    """What comes before Transformers reads a trainer's settings: on a CPU, bfloat16 only where that is native, and a
-    process group with `ddp_timeout`, which Transformers passes on for accelerators only."""
+    """Prepare a trainer's settings before Transformers reads them.
+
+    On a CPU it switches bfloat16 off where that is not native. With several processes it starts
+    their group with `ddp_timeout`, which Transformers passes on for accelerators only.
+    """
     check_least(args, seed=0, learning_rate=0)
     if (
         args.use_cpu
@@ -65,7 +79,7 @@ def prepare(args: Any) -> None:
         args.use_cpu = True
         if not native_bf16():
             args.bf16 = False
-            # `accelerate launch` counts even where the settings say no
+            # `accelerate launch` would switch it on again
             if os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16":
                 os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
         alone = (
@@ -78,16 +92,19 @@ def prepare(args: Any) -> None:
 
 
 def hide_token(args: Any) -> None:
-    """Move a token of the Hub to the environment: trainers pickle their settings beside the policy."""
-    tokens = args.hub_token, (args.model_init_kwargs or {}).pop("token", None)
-    if any(tokens):
-        os.environ["HF_TOKEN"] = str(tokens[0] or tokens[1])
+    """Move the Hub's token from the settings to the environment, since trainers pickle their
+    settings beside the policy.
+    """
+    model_token = (args.model_init_kwargs or {}).pop("token", None)
+    token = args.hub_token or model_token
+    if token:
+        os.environ["HF_TOKEN"] = str(token)
     args.hub_token = None
 
 
 @dataclass
 class SearchSFTConfig(SFTConfig):
-    """TRL's `SFTConfig`, on CPUs too; a token of the Hub does not stay in it."""
+    """TRL's `SFTConfig`, which also works on CPUs, and keeps no token of the Hub."""
 
     def __post_init__(self) -> None:
         prepare(self)
@@ -96,68 +113,85 @@ class SearchSFTConfig(SFTConfig):
 
 
 def check_vllm(args: GRPOConfig, device: str | None = None) -> None:
-    """Raise `ConfigError`, before anything is loaded, for settings that rollouts by vLLM cannot work with or would
-    ignore; with the type of the device that trains, also where weights cannot be brought to vLLM."""
+    """Raise `ConfigError` for settings that rollouts by vLLM cannot work with, or would ignore.
+
+    `device` is the type of the device that trains. With it, it is also an error if vLLM is not
+    installed, or the weights cannot be sent to it.
+    """
     if not args.use_vllm:
         return
     check_choices(args, {"vllm_mode": tuple(_USED)})
-    mode, server, parallel = (
-        args.vllm_mode,
-        args.vllm_mode == "server",
-        args.vllm_tensor_parallel_size,
-    )
-    ours = [item for item in fields(GRPOConfig) if item.name.startswith("vllm_")]
-    given = [item.name for item in ours if getattr(args, item.name) != item.default]
-    ignored = ", ".join(
-        name for name in given if name.removeprefix("vllm_") not in _BOTH | _USED[mode]
-    )
-    where = " and give it to the server's command" if server else ""
-    waiting = f"vllm_tensor_parallel_size={parallel}: processes of one engine wait for each other: start a server"
-    asleep = "vllm_enable_sleep_mode: it would sleep between two turns: lower vllm_gpu_memory_utilization"
-    missing = (
-        "use_vllm: vLLM is not installed; pip install 'faithful-search[vllm]', or set it to false"
-    )
-    unsynced = f"use_vllm: weights are synced to vLLM on GPUs only, and this would train on {device!r}; set it to false"
-    refuse(
-        [
-            (not server and parallel != 1, f"{waiting} over several GPUs"),
-            (not server and args.vllm_enable_sleep_mode, asleep),
-            (ignored, f"{ignored}: ignored with vllm_mode {mode!r}; leave unset{where}"),
-            (args.temperature > VLLM.hottest, f"vLLM takes temperatures up to {VLLM.hottest:g}"),
-            # a dry run names no device, since it needs neither vLLM nor a GPU
-            (device is not None and find_spec("vllm") is None, missing),
-            (device in ("cpu", "mps"), unsynced),
-        ]
-    )
+    server = args.vllm_mode == "server"
+    if not server and args.vllm_tensor_parallel_size != 1:
+        raise ConfigError(
+            f"vllm_tensor_parallel_size={args.vllm_tensor_parallel_size}: processes of one engine "
+            "wait for each other: start a server over several GPUs"
+        )
+    if not server and args.vllm_enable_sleep_mode:
+        raise ConfigError(
+            "vllm_enable_sleep_mode: it would sleep between two turns: lower "
+            "vllm_gpu_memory_utilization"
+        )
+    settings = [field for field in fields(GRPOConfig) if field.name.startswith("vllm_")]
+    changed = [field.name for field in settings if getattr(args, field.name) != field.default]
+    used = _BOTH | _USED[args.vllm_mode]
+    ignored = [name for name in changed if name.removeprefix("vllm_") not in used]
+    if ignored:
+        where = " and give it to the server's command" if server else ""
+        raise ConfigError(
+            f"{', '.join(ignored)}: ignored with vllm_mode {args.vllm_mode!r}; leave unset{where}"
+        )
+    if args.temperature > VLLM.hottest:
+        raise ConfigError(f"vLLM takes temperatures up to {VLLM.hottest:g}")
+    # A dry run names no device: it needs neither vLLM nor a GPU
+    if device is not None and find_spec("vllm") is None:
+        raise ConfigError(
+            "use_vllm: vLLM is not installed; pip install 'faithful-search[vllm]', or set it to "
+            "false"
+        )
+    if device in ("cpu", "mps"):
+        raise ConfigError(
+            "use_vllm: weights are synced to vLLM on GPUs only, and this would train on "
+            f"{device!r}; set it to false"
+        )
 
 
 @dataclass
 class PPOSettings:
-    """PPO's own, with Search-R1's defaults. Of TRL's settings, `num_iterations` are its epochs, `epsilon` is its
-    clipping and `beta` the weight of the KL divergence."""
+    """The settings that only PPO has, with Search-R1's defaults. Of TRL's settings it reads
+    `num_iterations` (its epochs), `epsilon` (its clipping) and `beta` (the weight of the KL
+    divergence).
+    """
 
-    gamma: float = flag(1.0, "PPO: discount of later rewards, by token or by turn")
-    lam: float = flag(1.0, "PPO: λ of GAE: 1 trusts the returns, 0 the value")
-    value_learning_rate: float = flag(1e-5, "PPO: of the value's own parameters")
-    value_weight: float = flag(1.0, "PPO: of the value's loss beside the policy's")
-    value_clip: float = flag(0.5, "PPO: how far from its old value it may move in a batch")
+    gamma: float = flag(1.0, "PPO: discount of later rewards, per token or per turn.")
+    lam: float = flag(
+        1.0, "PPO: λ of generalised advantage estimation. 1 uses the returns alone, 0 the value."
+    )
+    value_learning_rate: float = flag(1e-5, "PPO: learning rate of the value head.")
+    value_weight: float = flag(1.0, "PPO: weight of the value loss.")
+    value_clip: float = flag(
+        0.5, "PPO: largest change of a value in one batch that its loss follows."
+    )
     value_trunk: bool = flag(
-        False, "PPO: a model of its own under the value, not the policy's last hidden state"
+        False, "PPO: give the value a model of its own, instead of the policy's last hidden state."
     )
-    gae_over_turns: bool = flag(False, "PPO: advantages by turn instead of by token")
+    gae_over_turns: bool = flag(False, "PPO: estimate advantages per turn instead of per token.")
     step_rewards: bool = flag(
-        False, "PPO: what rewards say of a step comes at its end, not at the rollout's"
+        False, "PPO: pay the rewards of a step at its end, not at the end of the rollout."
     )
-    kl_in_reward: bool = flag(True, "PPO: beta's KL is taken from the rewards; false: the loss")
-    whiten: bool = flag(True, "PPO: advantages of a batch with mean 0 and deviation 1")
+    kl_in_reward: bool = flag(
+        True, "PPO: subtract the KL penalty (beta) from the rewards. false: add it to the loss."
+    )
+    whiten: bool = flag(True, "PPO: scale the advantages of a batch to mean 0 and deviation 1.")
 
 
 @dataclass
 class SearchGRPOConfig(PPOSettings, GRPOConfig):
-    """TRL's `GRPOConfig`, on CPUs too, with what a search trainer can do besides.
+    """TRL's `GRPOConfig`, which also works on CPUs, with the settings of search trainers.
 
-    Each setting is a flag of the recipes; `metadata["help"]` of its field says what it does. A token of the Hub does
-    not stay in it. Values that are out of range, or that nothing would read, are a `ConfigError`.
+    Each setting is a flag of the recipes, and `metadata["help"]` of its field says what it does.
+    The settings keep no token of the Hub. Raises `ConfigError` for values that are out of range, or
+    that nothing would read.
 
     Example:
         ```python
@@ -165,27 +199,38 @@ class SearchGRPOConfig(PPOSettings, GRPOConfig):
         ```
     """
 
-    advantages: str = flag(
-        "trl", f"'trl' or another: {', '.join(CHOICES['advantages'][1:])}; see docs/credit.md"
+    rollouts: str = flag(
+        "engine",
+        "Who makes the rollouts: 'engine', ours, or 'trl', TRL's own loop of tool calls.",
     )
-    turn_gamma: float = flag(1.0, "by how much a turn discounts what later turns earn")
+    advantages: str = flag(
+        "trl",
+        f"Advantage estimator: 'trl', {', '.join(CHOICES['advantages'][1:])}; see docs/credit.md.",
+    )
+    turn_gamma: float = flag(1.0, "Discount of what later turns earn, for --advantages turns.")
     llds: float = flag(
-        0.0, "weight of the term that keeps what is not worse than others likely; 0.1 (LLDS)"
+        0.0, "Weight of the likelihood-preserving loss (LLDS). 0 disables it; the paper uses 0.1."
     )
     verdict_weight: float = flag(
-        0.0, "λ: R_pt's probes in the loss itself, with gradient; 0: not there (paper)"
+        0.0,
+        "Weight λ of the probes of R_pt in the loss, with their gradient. 0, as in the paper, "
+        "leaves them out.",
     )
     uniform_groups: str = flag(
-        "keep", "'drop': the update leaves out questions all right or all wrong"
+        "keep",
+        "What to do with questions whose rollouts are all right or all wrong: 'keep' them in the "
+        "update, or 'drop' them.",
     )
     counterfactual: float = flag(
-        0.0, "share of each question's rollouts in a world in which its answer is another"
+        0.0, "Fraction of each group's rollouts that run in a counterfactual world."
     )
     counterfactual_groups: str = flag(
-        "paired", "'own': a share of the questions is changed, each as a whole"
+        "paired",
+        "Rollouts that --counterfactual changes: 'paired' changes some of each question, 'own' all "
+        "of some questions.",
     )
     max_abstained: float = flag(
-        0.5, "share of a step's rollouts that a judge may leave open before the run stops"
+        0.5, "Fraction of a step's rollouts without a verdict at which the run stops."
     )
 
     def __post_init__(self) -> None:
@@ -204,14 +249,20 @@ class SearchGRPOConfig(PPOSettings, GRPOConfig):
         )
         prepare(self)
         single = self.num_generations == 1
-        if (
-            single
-        ):  # TRL wants groups of two or more; a value needs none, so the whole batch passes for one
+        if single:
+            # TRL wants groups of two or more rollouts, which PPO does not need. While TRL checks
+            # its settings, the whole batch is one group.
             steps = self.steps_per_generation or self.gradient_accumulation_steps
             rows = self.generation_batch_size or self.per_device_train_batch_size * steps
-            others = "num_generations 1 is for --advantages ppo: all others compare the rollouts of a question"
-            few = "PPO needs two rollouts a batch: raise --per_device_train_batch_size"
-            refuse([(self.advantages != PPO, others), (rows < 2, few)])
+            if self.advantages != PPO:
+                raise ConfigError(
+                    "num_generations 1 is for --advantages ppo: all others compare the rollouts of "
+                    "a question"
+                )
+            if rows < 2:
+                raise ConfigError(
+                    "PPO needs two rollouts a batch: raise --per_device_train_batch_size"
+                )
             self.num_generations, self.num_generations_eval = rows, self.num_generations_eval or 1
         super().__post_init__()
         if single:
@@ -222,58 +273,76 @@ class SearchGRPOConfig(PPOSettings, GRPOConfig):
 
     def _check(self) -> None:
         ignored = [name for name in ("min_p", "generation_kwargs") if getattr(self, name)]
-        ignored += ["repetition_penalty"] if self.repetition_penalty != 1.0 else []
-        saves, ppo, steps = self.save_strategy == "steps", self.advantages == PPO, self.save_steps
-        between = (
-            f"save_steps={steps:g} would save in the middle of a generation's {self._cycle} batches, and a resumed run "
-            f"would differ; make save_steps x gradient_accumulation_steps a multiple of {self._cycle}"
-        )
-        scale = (
-            f"--scale_rewards {self.scale_rewards} is for --advantages trl, not {self.advantages}"
-        )
-        refuse(
-            [
-                (
-                    ignored,
-                    f"not supported by the search engine's generator: {', '.join(ignored)}; leave the default",
-                ),
-                (
-                    self.temperature <= 0,
-                    "temperature must be above 0: rollouts that are all alike teach nothing",
-                ),
-                (
-                    saves and steps < 1,
-                    f"save_steps is a whole number of steps, 1 or more, not {steps:g}",
-                ),
-                (saves and not self.between_generations(steps), between),
-                (self.advantages not in ("trl", PPO) and self.scale_rewards != "group", scale),
-                (
-                    ppo and self.uniform_groups != "keep",
-                    "PPO has its own advantages, of every rollout: keep groups",
-                ),
-                (
-                    ppo and self.use_vllm,
-                    "--use_vllm true: vLLM would be given PPO's value with the weights",
-                ),
-            ]
-        )
+        if self.repetition_penalty != 1.0:
+            ignored.append("repetition_penalty")
+        if ignored:
+            raise ConfigError(
+                f"not supported by the search engine's generator: {', '.join(ignored)}; leave the "
+                "default"
+            )
+        if self.max_tool_calling_iterations is not None:
+            raise ConfigError(
+                "max_tool_calling_iterations: the limits of an episode bound its turns; give "
+                "--turns, or Limits(turns=…)"
+            )
+        if self.temperature <= 0:
+            raise ConfigError(
+                "temperature must be above 0: rollouts that are all alike teach nothing"
+            )
+        if self.save_strategy == "steps":
+            self._check_save_steps()
+        if self.advantages not in ("trl", PPO) and self.scale_rewards != "group":
+            raise ConfigError(
+                f"--scale_rewards {self.scale_rewards} is for --advantages trl, not "
+                f"{self.advantages}"
+            )
+        if self.advantages == PPO and self.uniform_groups != "keep":
+            raise ConfigError("PPO has its own advantages, of every rollout: keep groups")
+        if self.advantages == PPO and self.use_vllm:
+            raise ConfigError("--use_vllm true: vLLM would be given PPO's value with the weights")
+
+    def _check_save_steps(self) -> None:
+        steps, cycle = self.save_steps, self._cycle
+        if steps < 1:
+            raise ConfigError(f"save_steps is a whole number of steps, 1 or more, not {steps:g}")
+        if not self.between_generations(steps):
+            raise ConfigError(
+                f"save_steps={steps:g} would save in the middle of a generation's {cycle} batches, "
+                "and a resumed run would differ; make save_steps x gradient_accumulation_steps a "
+                f"multiple of {cycle}"
+            )
 
     @property
     def _cycle(self) -> int:
         return (self.steps_per_generation or 1) * self.num_iterations
 
     def between_generations(self, step: float) -> bool:
-        """Whether that many optimizer steps use up the generated rollouts, so that a run could resume there."""
+        """Whether all generated rollouts have been used after this many optimizer steps, so that a
+        run can be resumed there.
+        """
         return step * self.gradient_accumulation_steps % self._cycle == 0
 
     def rollouts_after(self, step: int) -> int:
-        """How many rollouts all processes have sampled for that many optimizer steps."""
+        """The number of rollouts that all processes have sampled after this many optimizer
+        steps.
+        """
         generations = math.ceil(step * self.gradient_accumulation_steps / self._cycle)
         return generations * cast(int, self.generation_batch_size)
 
     def steps_per_epoch(self, questions: int) -> int:
-        """Optimizer steps of one pass over that many questions, without a last incomplete batch; for `Warmup.parse`."""
+        """The number of optimizer steps in a pass over this many questions, without an incomplete
+        last batch. `Warmup.parse` takes it.
+        """
         batch = cast(int, self.generation_batch_size) // cast(int, self.num_generations)
         return max(
             1, math.ceil(questions // batch * self._cycle / self.gradient_accumulation_steps)
         )
+
+
+@dataclass
+class PokeeConfig(SearchGRPOConfig):
+    """Settings of PokeeResearch's training: RLOO by default."""
+
+    advantages: str = flag(
+        "leave_one_out", "Advantage estimator: 'leave_one_out' (RLOO), 'trl' or 'group_relative'."
+    )

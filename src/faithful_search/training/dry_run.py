@@ -1,7 +1,8 @@
-"""Dry runs: two steps of a recipe on a CPU, with a random model of the architecture that its settings name.
+"""Dry runs: two steps of a recipe on a CPU, with a random model of the architecture that its
+settings name.
 
-What needs a GPU, a network or a service is replaced (`data/dry_run.yaml`); every other setting stays as it is, so that
-a dry run shows whether all keys are known and fit together.
+What needs a GPU, a network or a service is replaced (`data/dry_run.yaml`); every other setting
+stays as it is, so that a dry run shows whether all keys are known and fit together.
 """
 
 import math
@@ -15,11 +16,12 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config, Qwen2Tokenizer, set_seed
 from trl.chat_template_utils import qwen2_5_chat_template
 
-from .. import dialects
+from .. import dialects, suites
 from ..bundled import BUNDLED, shipped, world_file
 from ..errors import ConfigError
 from ..inference.loading import read_tokenizer
-from ..tasks import WORLD, read_rows
+from ..json_lines import read_rows
+from ..judges import WORDS
 from ..wire.redact import redact
 
 REPLACED: dict[str, dict[str, Any]] = yaml.safe_load(
@@ -30,34 +32,37 @@ LAYERS, HEAD, GROUPS = 2, 8, 2
 
 
 def rehearse(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a dry run, made of all settings by name; prints what was replaced. It has an output directory of
-    its own, with its random model. An architecture that is not known is a `ConfigError`."""
-    out, model, state = (
-        f"{values['output_dir']}_dry_run",
-        str(values["model_name_or_path"]),
-        PartialState(),
-    )
+    """The settings of a dry run, made from all settings by name. Prints what was replaced.
+
+    The dry run has an output directory of its own, which also holds its random model. Raises
+    `ConfigError` for an unknown architecture.
+    """
+    out = f"{values['output_dir']}_dry_run"
+    model = str(values["model_name_or_path"])
+    state = PartialState()
     replaced: dict[str, Any] = {**MACHINE, **REPLACED["always"], "output_dir": out}
-    if values.get("cassette"):  # its recorded answers need no network
+    if values.get("cassette"):  # which replays recorded answers, without a network
         replaced |= {name: values[name] for name in ("web_search", "browse")}
     for name, most in REPLACED["most"].items():
-        replaced[name] = (
-            most if values[name] is None or values[name] < 0 else min(values[name], most)
-        )
-    # As few rows as make whole groups; unchanged where the batches of rollouts are given otherwise.
+        value = values[name]
+        replaced[name] = most if value is None or value < 0 else min(value, most)
+    # The fewest rows that make whole groups; unchanged if the batch of rollouts is set otherwise
     if values["steps_per_generation"] is None and values["generation_batch_size"] is None:
         rows = values["per_device_train_batch_size"]
         parts = math.lcm(rows, values["num_generations"]) // rows
         replaced["gradient_accumulation_steps"] = min(values["gradient_accumulation_steps"], parts)
-    # The bundled world in place of questions, passages and facts from files or services.
-    questions = "world_passages" if dialects.load(values["dialect"]).search_tool else "world"
-    replaced |= {
-        name: questions for name in ("questions", "eval_questions") if values[name] not in WORLD
-    }
+    # Bundled questions, passages and facts replace those from files or services
+    bundled = REPLACED["data"]
+    searches_only = bool(dialects.load(values["dialect"]).search_tool)
+    questions = bundled["questions_on_passages" if searches_only else "questions"]
+    for name in ("questions", "eval_questions"):
+        if suites.of(values[name]) is None:
+            replaced[name] = questions
     if "eval_questions" in replaced:
-        replaced["eval_split"] = "validation"  # the one given may be none of the world's
-    facts = ("corpus", "triples", "domain_corpus")
-    replaced |= {name: "world" for name in facts if values[name] not in ("none", *WORLD)}
+        replaced["eval_split"] = bundled["eval_split"]
+    for name in ("corpus", "triples", "domain_corpus"):
+        if values[name] != "none" and suites.of(values[name]) is None:
+            replaced[name] = bundled["facts"]
     optimizer = str(getattr(values["optim"], "value", values["optim"]))
     if any(word in optimizer for word in ("8bit", "4bit", "paged", "apex", "ademamix")):
         replaced["optim"] = "adamw_torch"
@@ -65,11 +70,12 @@ def rehearse(values: Mapping[str, Any]) -> dict[str, Any]:
         replaced["attn_implementation"] = None
     if model not in BUNDLED:
         path = str(Path(out) / "random_model")
-        with state.main_process_first():  # the others go on when the model is there to be read
+        with state.main_process_first():  # the others wait until the model is there
             if state.is_main_process:
                 build_shrunk(model, path)
         replaced["model_name_or_path"] = path
-        if values["judge"] != "lexical":  # a judge with a model may have to write, too
+        if values["judge"] is not None and values["judge"] not in WORDS:
+            # A generator, since the judge may have to write
             replaced |= {"judge": "generator", "judge_model": path, "judge_url": None}
     changed = {
         name: replaced[name]
@@ -84,43 +90,43 @@ def rehearse(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def config_of(name: str) -> Any:
-    """The Transformers configuration of the model in a directory, or of a name in `QWEN2` (else `ConfigError`)."""
+    """The Transformers configuration of the model in a directory, or of a name in `QWEN2`. Raises
+    `ConfigError` for anything else.
+    """
     if Path(name).is_dir():
         try:
             return AutoConfig.from_pretrained(name, trust_remote_code=False)
         except (OSError, ValueError) as error:
             raise ConfigError(f"{name} has no readable model configuration: {error}") from error
-    known = next(
-        (
-            sizes
-            for key, sizes in QWEN2.items()
-            if f"{name}-".rpartition("/")[2].startswith(f"{key}-")
-        ),
-        None,
+    base_name = name.rpartition("/")[2]
+    for key, sizes in QWEN2.items():
+        if f"{base_name}-".startswith(f"{key}-"):
+            return Qwen2Config(**sizes, max_position_embeddings=32_768)
+    raise ConfigError(
+        f"the architecture of {name!r} is not known: give a directory, or one of {', '.join(QWEN2)}"
     )
-    if known is None:
-        raise ConfigError(
-            f"the architecture of {name!r} is not known: give a directory, or one of {', '.join(QWEN2)}"
-        )
-    return Qwen2Config(**known, max_position_embeddings=32_768)
 
 
 def build_shrunk(name: str, out: str | Path) -> Path:
-    """Write a random model of the architecture of `name` to `out`: two narrow layers, everything else as there. The
-    tokenizer is the directory's own, else one of bytes and what the bundled world often spells. An architecture without
-    grouped heads is a `ConfigError`."""
+    """Write a random model with the architecture of the model `name`, but only two narrow layers,
+    to `out`.
+
+    The tokenizer is that of the directory `name`. If it has none, it is trained on the bundled
+    world. Raises `ConfigError` for an architecture without grouped heads.
+    """
     config, out = config_of(name), Path(out)
     if (Path(name) / "tokenizer_config.json").exists():
         tokenizer = read_tokenizer(name)
     else:
         empty = Qwen2Tokenizer(eos_token="<|im_end|>", chat_template=qwen2_5_chat_template)
         texts = (row["text"] for row in read_rows(world_file("passages.jsonl.gz")))
-        how = {
-            "new_special_tokens": ["<|im_start|>"],
-            "initial_alphabet": ByteLevel.alphabet(),
-            "show_progress": False,
-        }
-        tokenizer = empty.train_new_from_iterator(texts, vocab_size=1500, **how)
+        tokenizer = empty.train_new_from_iterator(
+            texts,
+            vocab_size=1500,
+            new_special_tokens=["<|im_start|>"],
+            initial_alphabet=ByteLevel.alphabet(),
+            show_progress=False,
+        )
     values = config.to_dict()
     if not {"num_attention_heads", "num_key_value_heads"} <= values.keys():
         raise ConfigError(
@@ -138,7 +144,7 @@ def build_shrunk(name: str, out: str | Path) -> Path:
             f"{end}_token_id": getattr(tokenizer, f"{end}_token_id")
             for end in ("bos", "eos", "pad")
         },
-        "layer_types": None,  # one for each layer that was there; Transformers makes them anew
+        "layer_types": None,  # Transformers makes them for the layers there are
         **({"head_dim": HEAD} if values.get("head_dim") else {}),
     }
     set_seed(0)  # the same dry run twice samples the same

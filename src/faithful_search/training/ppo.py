@@ -1,10 +1,10 @@
-"""PPO for search agents: a value of every state instead of a group of rollouts as the baseline.
+"""PPO for search agents: the baseline is a learnt value of each state instead of a group's mean.
 
-Beside what `SearchGRPOTrainer` has there are the value, generalised advantage estimation over the tokens that the
-policy wrote, and the value's clipped loss.
+`SearchPPOTrainer` adds three things to `SearchGRPOTrainer`: the value, generalised advantage
+estimation over the tokens that the policy wrote, and the clipped loss of the value.
 
 ```
-δ_t = r_t + gamma V_{t+1} - V_t          t: the policy's own tokens, or its turns; what tools returned lies in between
+δ_t = r_t + gamma V_{t+1} - V_t          t: the policy's own tokens, or its turns, without tools' tokens
 A_t = δ_t + gamma lam A_{t+1}            R_t = A_t + V_t
 loss = loss_policy(A) + value_weight · mean_t ½ max((V - R)², (clip(V, V_old ± value_clip) - R)²)
 ```
@@ -28,60 +28,76 @@ from torch.distributed.checkpoint.state_dict import (
 from transformers import AutoModel, TrainerCallback
 
 from ..errors import ConfigError
-from ..flags import refuse
 from ..rewards import Score
 from .arguments import PPO
 from .grpo import SearchGRPOTrainer
-from .update import Read
+from .rollout_batch import RolloutBatch
+from .update import TokenPass
 
-NAME = "value"  # the policy's submodule that is the value while it is trained
+NAME = "value"
+"""The name under which the value is a submodule of the policy during training."""
 WEIGHTS = "value.pt"
+VALUES = 3
+"""The index of the values in what a pass returns. TRL's log-probabilities, entropies and losses
+come before.
+"""
 
 
 class Value(nn.Module):
-    """V of each state: a linear map of the policy's last hidden state, which it leaves as it is, or of its trunk's."""
+    """V of each state: a linear map of a last hidden state.
+
+    Without a `trunk` it reads the policy's hidden states, which get no gradient from it. With a
+    trunk, a copy of the policy's body, it has hidden states of its own.
+    """
 
     def __init__(self, hidden: int, dtype: torch.dtype, trunk: nn.Module | None = None) -> None:
         super().__init__()
         self.trunk = trunk
         self.out = nn.Linear(hidden, 1, dtype=dtype)
-        nn.init.zeros_(self.out.weight)  # V = 0 at first: the first advantages are the returns
+        # V = 0 at first, so that the first advantages are the returns
+        nn.init.zeros_(self.out.weight)
         nn.init.zeros_(self.out.bias)
 
-    def forward(self, hidden: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
+    def forward(self, hidden: torch.Tensor, inputs: dict[str, Any]) -> torch.Tensor:
         if self.trunk is None:
-            return self.out(hidden.detach()).squeeze(-1).float()
-        read = {name: given[name] for name in ("input_ids", "attention_mask") if name in given}
-        return self.out(self.trunk(**read, use_cache=False).last_hidden_state).squeeze(-1).float()
+            states = hidden.detach()
+        else:
+            names = ("input_ids", "attention_mask")
+            tokens = {name: inputs[name] for name in names if name in inputs}
+            states = self.trunk(**tokens, use_cache=False).last_hidden_state
+        return self.out(states).squeeze(-1).float()
 
 
 class SearchPPOTrainer(SearchGRPOTrainer):
-    """Trains a search agent by PPO; arguments as for `SearchGRPOTrainer`, of whose settings `advantages` are "ppo". The
-    value is a part of the policy while it is trained, so that several processes, sharding and checkpoints treat it as
-    they treat the policy, and is gone when `train` returns."""
+    """Trains a search agent by PPO.
+
+    The arguments are those of `SearchGRPOTrainer`; the setting `advantages` must be "ppo". During
+    training the value is a submodule of the policy, so that sharding, checkpoints and several
+    processes treat it like the policy. `train` removes it at the end.
+    """
 
     estimators: ClassVar[Sequence[str]] = (PPO,)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         policy = self.accelerator.unwrap_model(self.model)
-        self._bearer = policy.get_base_model() if is_peft_model(policy) else policy
+        self._base_model = policy.get_base_model() if is_peft_model(policy) else policy
+        config = self._base_model.config
         trunk = None
         if self.args.value_trunk:
-            source = self._bearer.config.name_or_path
-            refuse(
-                [
-                    (
-                        not source,
-                        "--value_trunk true: a policy that was not loaded by name cannot be read again",
-                    )
-                ]
-            )
-            trunk = cast(nn.Module, AutoModel.from_pretrained(source, dtype=self._bearer.dtype))
-        self.value = Value(self._bearer.config.hidden_size, self._bearer.dtype, trunk)
-        self._bearer.add_module(NAME, self.value)
-        self._heard: list[torch.Tensor] | None = None
-        self._hook = self._bearer.get_decoder().register_forward_hook(self._hear, with_kwargs=True)
+            source = config.name_or_path
+            if not source:
+                raise ConfigError(
+                    "--value_trunk true: a policy that was not loaded by name cannot be read again"
+                )
+            trunk = cast(nn.Module, AutoModel.from_pretrained(source, dtype=self._base_model.dtype))
+        self.value = Value(config.hidden_size, self._base_model.dtype, trunk)
+        self._base_model.add_module(NAME, self.value)
+        # The values of the pass of the update that is running; `None` while none is
+        self._values: list[torch.Tensor] | None = None
+        self._hook = self._base_model.get_decoder().register_forward_hook(
+            self._record_values, with_kwargs=True
+        )
         self.add_callback(ValueWeights(self))
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
@@ -89,177 +105,221 @@ class SearchPPOTrainer(SearchGRPOTrainer):
             return super().train(*args, **kwargs)
         finally:
             self._hook.remove()
-            delattr(self._bearer, NAME)
+            delattr(self._base_model, NAME)
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        made = super().create_optimizer(*args, **kwargs)
-        own = set(map(id, self.value.parameters()))  # in groups with a learning rate of their own
-        for group in list(made.param_groups):  # with and without weight decay
-            mine = [part for part in group["params"] if id(part) in own]
-            if mine:
-                group["params"] = [part for part in group["params"] if id(part) not in own]
-                made.add_param_group({**group, "params": mine, "lr": self.args.value_learning_rate})
-        return made
+        optimizer = super().create_optimizer(*args, **kwargs)
+        value_ids = {id(parameter) for parameter in self.value.parameters()}
+        # The value moves into groups of its own, since its learning rate is another one. The groups
+        # of the optimizer differ in their weight decay.
+        for group in list(optimizer.param_groups):
+            of_value = [part for part in group["params"] if id(part) in value_ids]
+            of_policy = [part for part in group["params"] if id(part) not in value_ids]
+            if of_value:
+                group["params"] = of_policy
+                optimizer.add_param_group(
+                    {**group, "params": of_value, "lr": self.args.value_learning_rate}
+                )
+        return optimizer
 
-    def _hear(self, decoder: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        if self._heard is not None:  # a pass of the update; nobody asks for values while sampling
-            self._heard.append(self.value(output.last_hidden_state, kwargs))
-            # DDP takes what no output depends on for unused
-            output.last_hidden_state = output.last_hidden_state + 0.0 * self._heard[-1].sum()
+    def _record_values(self, decoder: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        """Hook of the decoder: adds the values to `_values` during a pass of the update."""
+        if self._values is None:  # sampling and probes need no values
+            return
+        values = self.value(output.last_hidden_state, kwargs)
+        self._values.append(values)
+        # DDP treats parameters as unused if no output depends on them
+        output.last_hidden_state = output.last_hidden_state + 0.0 * values.sum()
 
-    def _pass(
+    def _forward(
         self,
-        forward: Any,
+        token_pass: TokenPass,
+        trl_forward: Any,
         model: Any,
         ids: torch.Tensor,
         mask: torch.Tensor,
-        kept: int,
-        **given: Any,
+        logits_to_keep: int,
+        written: torch.Tensor,
+        **kwargs: Any,
     ) -> Any:
-        """TRL's columns, and the value of the state in front of each token; none of a reference model."""
-        self._heard = []
-        found = super()._pass(forward, model, ids, mask, kept, **given)
-        heard, self._heard = self._heard, None
-        return *found, torch.cat(heard)[:, -kept - 1 : -1] if heard else None
+        """TRL's columns, and the value of the state before each token, or `None` for a reference
+        model.
+        """
+        self._values = []
+        columns = super()._forward(
+            token_pass, trl_forward, model, ids, mask, logits_to_keep, written, **kwargs
+        )
+        values, self._values = self._values, None
+        return *columns, torch.cat(values)[:, -logits_to_keep - 1 : -1] if values else None
 
-    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        output = super()._generate_and_score_completions(inputs)
+    def _estimated(self, rollouts: RolloutBatch, output: dict[str, Any]) -> dict[str, Any]:
+        """PPO's columns of the batch; none in an evaluation.
+
+        They are `advantages`, `returns`, `old_values`, the mask `valued` of the tokens that have a
+        value, and `valued_a_batch`, by which the value's loss is divided.
+        """
         if not self._training:
-            return output
-        numbers, args, scores = output["turn_numbers"], self.args, [row.score for row in self.own]
+            return {}
+        args = self.args
+        numbers = output["turn_numbers"]
+        scores = [rollout.score for rollout in rollouts.local]
         with torch.no_grad():
-            logps = self._logps(self.model, output, batch_size=args.per_device_train_batch_size)
-        values = cast(torch.Tensor, self._passed[3])
+            token_pass = self._read(self.model, output, batch_size=args.per_device_train_batch_size)
+        values = cast(torch.Tensor, token_pass.values[VALUES])
         judged = torch.tensor([score.value is not None for score in scores], device=numbers.device)
-        own = (numbers > 0) & judged[:, None]
+        trained = (numbers > 0) & judged[:, None]
         rewards = token_rewards(scores, numbers, args.step_rewards)
         if self.beta and args.kl_in_reward:
-            gap = torch.where(own, logps - output["ref_per_token_logps"], 0.0)
+            gap = torch.where(trained, token_pass.logps - output["ref_per_token_logps"], 0.0)
             rewards -= self.beta * gap
-            self._note("kl", gap.sum() / own.sum().clamp(min=1))
-        valued = own
-        if args.gae_over_turns:  # a turn is valued, and has its rewards, where it begins
+            self._log_mean("kl", gap.sum() / trained.sum().clamp(min=1))
+        valued = trained
+        if args.gae_over_turns:  # only a turn's first token has a value, and the turn's rewards
             first, place = turn_starts(numbers)
-            valued, rewards = first & own, torch.zeros_like(rewards).scatter_add(1, place, rewards)
+            valued = first & trained
+            rewards = torch.zeros_like(rewards).scatter_add(1, place, rewards)
         advantages = gae(rewards, values, valued, args.gamma, args.lam)
         returns = advantages + values
-        left, whole = _variance(returns - values, valued), _variance(returns, valued)
-        self._note("value/explained", 1 - left / whole.clamp(min=1e-8))
+        unexplained = _variance(returns - values, valued) / _variance(returns, valued).clamp(
+            min=1e-8
+        )
+        self._log_mean("value/explained", 1 - unexplained)
         if args.gae_over_turns:
             advantages = advantages.gather(1, place)
-        if args.whiten:  # mean 0 and deviation 1 over the tokens of all processes
-            chosen = torch.where(own, advantages, 0.0)
-            sums = torch.stack([chosen.sum(), chosen.square().sum(), own.sum().to(chosen)])
-            total, squares, tokens = self.accelerator.reduce(sums, reduction="sum").unbind()
-            mean = total / tokens.clamp(min=1)
-            deviation = (squares / tokens.clamp(min=1) - mean.square()).clamp(min=0).sqrt()
-            advantages = (advantages - mean) / (deviation + 1e-8)
-        # The value's loss is divided by what an average batch holds, so that each token counts alike in any of them.
-        many = self.accelerator.reduce(valued.sum().float(), reduction="sum").clamp(min=1)
-        share = many / self.accelerator.num_processes / cast(int, args.steps_per_generation)
-        kept = {
-            "advantages": advantages * own,
+        if args.whiten:
+            advantages = self._whitened(advantages, trained)
+        # The value's loss is divided by the number of tokens in an average batch, so that each
+        # token counts alike whichever batch it is in.
+        count = self.accelerator.reduce(valued.sum().float(), reduction="sum").clamp(min=1)
+        batches = self.accelerator.num_processes * cast(int, args.steps_per_generation)
+        return {
+            "advantages": advantages * trained,
             "returns": returns,
             "old_values": values,
             "valued": valued,
+            "valued_a_batch": count / batches,
         }
-        return output | kept | {"valued_a_batch": share}
+
+    def _whitened(self, advantages: torch.Tensor, trained: torch.Tensor) -> torch.Tensor:
+        """Advantages with mean 0 and deviation 1 over the trained tokens of all processes."""
+        chosen = torch.where(trained, advantages, 0.0)
+        sums = torch.stack([chosen.sum(), chosen.square().sum(), trained.sum().to(chosen)])
+        total, squares, tokens = self.accelerator.reduce(sums, reduction="sum").unbind()
+        mean = total / tokens.clamp(min=1)
+        deviation = (squares / tokens.clamp(min=1) - mean.square()).clamp(min=0).sqrt()
+        return (advantages - mean) / (deviation + 1e-8)
 
     def compute_loss(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        beta = (
-            self.beta
-        )  # which made the reference's columns; the loss must not add the KL that the rewards have
+        # The reference's columns were made with beta. The loss must not add the KL once more where
+        # the rewards already hold it.
+        beta = self.beta
         self.beta = 0.0 if self.args.kl_in_reward else beta
         try:
             return super().compute_loss(*args, **kwargs)
         finally:
             self.beta = beta
 
-    def _further(
-        self, model: Any, inputs: dict[str, Any], passed: Sequence[Read]
+    def _further_terms(
+        self, model: Any, inputs: dict[str, Any], token_pass: TokenPass
     ) -> torch.Tensor | float:
-        values, old, returns = (
-            cast(torch.Tensor, passed[3]),
-            inputs["old_values"],
-            inputs["returns"],
-        )
+        values = cast(torch.Tensor, token_pass.values[VALUES])
+        old, returns = inputs["old_values"], inputs["returns"]
         clipped = old + (values - old).clamp(-self.args.value_clip, self.args.value_clip)
         errors = torch.maximum((values - returns).square(), (clipped - returns).square())
         loss = 0.5 * torch.where(inputs["valued"], errors, 0.0).sum() / inputs["valued_a_batch"]
-        self._note("value/loss", loss)
-        return super()._further(model, inputs, passed) + self.args.value_weight * loss
+        self._log_mean("value/loss", loss)
+        return super()._further_terms(model, inputs, token_pass) + self.args.value_weight * loss
 
 
 @dataclass(eq=False)
 class ValueWeights(TrainerCallback):
-    """Keeps the value in checkpoints that hold an adapter only; in all others the policy has it."""
+    """Saves the value beside adapters. In other checkpoints it is saved as a part of the policy."""
 
     trainer: SearchPPOTrainer
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if file := self._file(args, state):
-            weights = get_model_state_dict(
-                self.trainer.value, options=StateDictOptions(full_state_dict=True)
-            )
-            if state.is_world_process_zero:
-                torch.save(weights, file)
+        file = self._file(args, state)
+        if file is None:
+            return
+        weights = get_model_state_dict(
+            self.trainer.value, options=StateDictOptions(full_state_dict=True)
+        )
+        if state.is_world_process_zero:
+            torch.save(weights, file)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step and (file := self._file(args, state)):
-            if not file.exists():
-                raise ConfigError(f"{file} is missing: this checkpoint was not made by PPO")
-            weights = torch.load(file, map_location="cpu", weights_only=True)
-            set_model_state_dict(
-                self.trainer.value, weights, options=StateDictOptions(full_state_dict=True)
-            )
+        file = self._file(args, state)
+        if file is None or not state.global_step:
+            return
+        if not file.exists():
+            raise ConfigError(f"{file} is missing: this checkpoint was not made by PPO")
+        weights = torch.load(file, map_location="cpu", weights_only=True)
+        set_model_state_dict(
+            self.trainer.value, weights, options=StateDictOptions(full_state_dict=True)
+        )
 
     def _file(self, args: Any, state: Any) -> Path | None:
+        """The file in the checkpoint of this step; `None` where the policy is saved whole."""
         policy = self.trainer.accelerator.unwrap_model(self.trainer.model)
-        if (
-            not is_peft_model(policy) or self.trainer.is_deepspeed_enabled
-        ):  # DeepSpeed keeps whatever is trained
+        # DeepSpeed saves everything that is trained
+        if not is_peft_model(policy) or self.trainer.is_deepspeed_enabled:
             return None
         return Path(args.output_dir) / f"checkpoint-{state.global_step}" / WEIGHTS
 
 
 def gae(
-    rewards: torch.Tensor, values: torch.Tensor, own: torch.Tensor, gamma: float, lam: float
+    rewards: torch.Tensor, values: torch.Tensor, valued: torch.Tensor, gamma: float, lam: float
 ) -> torch.Tensor:
-    """Generalised advantages, of shape `(rows, columns)`; those of columns that are not `own` are 0 and passed over.
+    """Generalised advantages, of shape `(rows, columns)`.
+
+    Columns that are not `valued` are passed over: their advantage is 0, and they do not separate
+    the columns on their two sides.
 
     Example:
         >>> rewards, values = torch.tensor([[0.0, 9.0, 1.0]]), torch.tensor([[0.5, 9.0, 0.0]])
         >>> gae(rewards, values, torch.tensor([[True, False, True]]), 1.0, 0.5).tolist()
         [[0.0, 0.0, 1.0]]
     """
-    found = torch.zeros_like(rewards)
-    carried, following = rewards.new_zeros(len(rewards)), rewards.new_zeros(len(rewards))
+    advantages = torch.zeros_like(rewards)
+    # of the next column of each row that is valued
+    next_advantage = rewards.new_zeros(len(rewards))
+    next_value = rewards.new_zeros(len(rewards))
     for column in reversed(range(rewards.shape[1])):
-        here, value = own[:, column], values[:, column]
-        carried = torch.where(
-            here, rewards[:, column] + gamma * (following + lam * carried) - value, carried
-        )
-        following = torch.where(here, value, following)
-        found[:, column] = torch.where(here, carried, 0.0)
-    return found
+        counts = valued[:, column]
+        value = values[:, column]
+        advantage = rewards[:, column] + gamma * (next_value + lam * next_advantage) - value
+        next_advantage = torch.where(counts, advantage, next_advantage)
+        next_value = torch.where(counts, value, next_value)
+        advantages[:, column] = torch.where(counts, advantage, 0.0)
+    return advantages
 
 
 def token_rewards(scores: Iterable[Score], numbers: torch.Tensor, by_step: bool) -> torch.Tensor:
-    """The score (0 where there is none) at each rollout's last own token, by its `turn_numbers`; with `by_step` what a
-    step earned at the last own token of its turn."""
+    """The reward of each token, of the shape of `numbers` (`advantages.turn_numbers`).
+
+    A rollout's score, or 0 where it has none, stands at the last token that the policy wrote. With
+    `by_step`, what a step earned stands at the last token of its turn, and only the remainder of
+    the score at the end (`Score.credit`).
+    """
     rewards = torch.zeros(numbers.shape, device=numbers.device)
-    for row, own, score in zip(rewards, numbers, scores, strict=True):
+    for row, row_numbers, score in zip(rewards, numbers, scores, strict=True):
         earned, outcome = score.credit if by_step else ((), score.value or 0.0)
-        last = {int(turn): place for place, turn in enumerate(own.tolist()) if turn}
-        for turn, place in last.items():
-            row[place] += earned[turn - 1] if earned else 0.0
-        if last:
-            row[max(last.values())] += outcome
+        turns = row_numbers.tolist()
+        last_token = {turn: place for place, turn in enumerate(turns) if turn}
+        if earned:
+            for turn, place in last_token.items():
+                row[place] += earned[turn - 1]
+        if last_token:
+            row[max(last_token.values())] += outcome
     return rewards
 
 
 def turn_starts(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which tokens begin a turn, and for each token where its turn begins."""
+    """A mask of the tokens that begin a turn, and for each token the column where its turn begins.
+
+    Both have the shape of `numbers`, `(rows, columns)`. A token outside all turns gets the
+    beginning of the turn before it.
+    """
     before = nn.functional.pad(numbers, (1, 0))[:, :-1].cummax(dim=1).values
     first = numbers > before
     places = torch.arange(numbers.shape[1], device=numbers.device).expand_as(numbers)
@@ -267,5 +327,5 @@ def turn_starts(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _variance(values: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    found = values[chosen]
-    return found.var(correction=0) if len(found) else values.new_zeros(())
+    numbers = values[chosen]
+    return numbers.var(correction=0) if len(numbers) else values.new_zeros(())

@@ -1,4 +1,6 @@
-"""One policy in several processes: gathered for sampling, where each goes at its own pace, and in step otherwise."""
+"""One policy in several processes: they work in step, except while episodes are sampled. Then every
+process holds the whole policy (`gathered`) and goes at its own pace.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,8 +13,10 @@ from trl.models import unwrap_model_for_generation
 from ..errors import ConfigError
 
 
-def most(accelerator: Any) -> Callable[[int], int]:
-    """A function that every process calls with its own number; each gets the largest."""
+def largest_over(accelerator: Any) -> Callable[[int], int]:
+    """A function that every process calls with a number of its own, and that returns the largest
+    of them.
+    """
     if accelerator.num_processes == 1:
         return int
     return lambda number: int(
@@ -29,8 +33,11 @@ def check_processes(accelerator: Any) -> None:
 
 
 def hold_head(model: Any, accelerator: Any) -> None:
-    """Have ZeRO-3 gather the output layer's weight in every pass: TRL's loss reads it without calling the layer, which
-    ZeRO-3 does not notice after a pass that called it, such as a probe's."""
+    """Let ZeRO-3 gather the weight of the output layer in every pass.
+
+    TRL's loss reads the weight without calling the layer. ZeRO-3 does not notice this after a pass
+    that called the layer, such as that of a probe.
+    """
     deepspeed = _plugin(accelerator, "deepspeed")
     head = model.get_output_embeddings()
     if deepspeed is not None and deepspeed.zero_stage == 3 and head is not None:
@@ -41,16 +48,17 @@ def hold_head(model: Any, accelerator: Any) -> None:
 
 @contextmanager
 def gathered(model: Any, accelerator: Any) -> Iterator[None]:
-    """Within the block every process holds all parameters of a prepared model, so that each can make as many passes as
-    its episodes take. Under ZeRO-3 and FSDP 2 this takes the whole model's memory in the precision it computes in."""
+    """Within the block every process holds all parameters of a prepared model, so that each can
+    make as many passes as its episodes need. Under ZeRO-3 and FSDP 2 this needs memory for the
+    whole model in the precision that it computes in.
+    """
     deepspeed, fsdp = _plugin(accelerator, "deepspeed"), _plugin(accelerator, "fsdp")
     if deepspeed is not None and deepspeed.zero_stage == 3:
         with unwrap_model_for_generation(model, accelerator):
-            # TRL removes all hooks of DeepSpeed but this one, which can wait for other processes to compare traces.
-            hooks, number = (
-                model.module._forward_pre_hooks,
-                model.optimizer.parameter_offload.fwd_pre_hook.id,
-            )
+            # TRL removes all hooks of DeepSpeed but this one, which may wait for the other
+            # processes
+            hooks = model.module._forward_pre_hooks
+            number = model.optimizer.parameter_offload.fwd_pre_hook.id
             start = hooks.pop(number)
             try:
                 yield
@@ -58,11 +66,9 @@ def gathered(model: Any, accelerator: Any) -> Iterator[None]:
                 hooks[number] = start
                 hooks.move_to_end(number, last=False)
         return
-    parts = (
-        [module for module in model.modules() if isinstance(module, FSDPModule)]
-        if fsdp is not None
-        else []
-    )
+    parts: list[FSDPModule] = []
+    if fsdp is not None:
+        parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
     for part in parts:
         part.unshard()
         part.set_reshard_after_forward(False, recurse=False)
@@ -71,7 +77,8 @@ def gathered(model: Any, accelerator: Any) -> Iterator[None]:
     finally:
         for part in parts:
             part.reshard()
-            # The output layer gets the layers' setting too, which costs one more gathering of it per step.
+            # The output layer gets the setting of the other layers, which costs one more gathering
+            # of it in each step
             part.set_reshard_after_forward(
                 fsdp.reshard_after_forward and part is not model, recurse=False
             )

@@ -1,4 +1,6 @@
-"""What the training recipes share: the trainer that flags describe, and a run with an evaluation before and after."""
+"""What the training recipes share: the trainer that flags describe, and a run with an evaluation
+before and after.
+"""
 
 import json
 import logging
@@ -13,12 +15,15 @@ import msgspec
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+from transformers.utils.logging import disable_progress_bar
 from trl import GRPOConfig, get_peft_config
 
-from ..bundled import bundled_policy
+from .. import suites
+from ..bundled import BUNDLED, bundled_policy
 from ..errors import DataError
 from ..inference.base import Sampling
 from ..inference.loading import read_tokenizer
+from ..inference.once import AskedOnce
 from ..judges import Judge
 from ..measure.controls import control_tasks, unremembered
 from ..measure.evaluation import Evaluation, Record
@@ -26,7 +31,7 @@ from ..measure.suite import default_rewards, evaluate_rollouts, run_suite
 from ..measure.writing import write_metrics
 from ..rewards import Reward
 from ..rollout import Engine
-from ..tasks import WORLD, Task, load_tasks
+from ..tasks import Task, load_tasks
 from ..tools import Toolbox
 from ..tools.base import Condenser
 from ..trajectory import read_jsonl, write_jsonl
@@ -41,26 +46,34 @@ from .starting import Flags, RunArguments, started
 
 BEFORE = "evaluation_before.json"
 TRAINER_SETTINGS = (
-    *(
-        "learning_rate",
-        "lr_scheduler_type",
-        "max_steps",
-        "num_train_epochs",
-        "seed",
-        "beta",
-        "loss_type",
-    ),
-    *("temperature", "top_p", "top_k", "num_generations", "num_iterations", "steps_per_generation"),
-    *("per_device_train_batch_size", "gradient_accumulation_steps", "world_size"),
+    "learning_rate",
+    "lr_scheduler_type",
+    "max_steps",
+    "num_train_epochs",
+    "seed",
+    "beta",
+    "loss_type",
+    "temperature",
+    "top_p",
+    "top_k",
+    "num_generations",
+    "num_iterations",
+    "steps_per_generation",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "world_size",
 )
-"""TRL's that go into `metrics.json` and the card, beside our own."""
+"""The settings of TRL that go into `metrics.json` and the card, beside our own."""
 logger = logging.getLogger(__name__)
 
 
 def build_trainer(flags: Flags, toolbox: Toolbox, reward: Reward) -> SearchGRPOTrainer:
-    """The trainer that the flags describe; errors as of `SearchGRPOTrainer`."""
+    """The trainer that the flags describe. Raises as `SearchGRPOTrainer` does."""
     script, args, model_args = flags
-    source = bundled_policy(str(model_args.model_name_or_path), script.dialect)
+    model = str(model_args.model_name_or_path)
+    source = bundled_policy(model, script.dialect)
+    if model in BUNDLED:  # read and written in no time
+        disable_progress_bar()
     tasks = load_tasks(script.questions)
     if script.stale:
         tasks, changed = with_stale(
@@ -93,44 +106,67 @@ def build_trainer(flags: Flags, toolbox: Toolbox, reward: Reward) -> SearchGRPOT
 
 
 class BeforeTraining(TrainerCallback):
-    """Evaluates the policy when training begins, after the trainer has moved it to its device. The result is kept in
-    the output directory, so that a resumed run compares with the true beginning."""
+    """Evaluates the policy when training begins, after the trainer has moved it to its device.
+
+    The evaluation is kept in the output directory, so that a resumed run compares with the same
+    one.
+    """
 
     def __init__(
         self, trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[str, Reward]
     ) -> None:
-        self.trainer, self.script, self.metrics = trainer, script, metrics
+        self.trainer = trainer
+        self.script = script
+        self.metrics = metrics
         self.path = Path(cast(str, trainer.args.output_dir)) / BEFORE
-        # Read here: a resumed run that has nothing left to train never begins
-        goes_on = script.resume and PartialState().is_main_process
-        self.found: Evaluation | None = (
-            read_before(self.path, script.held_out()) if goes_on else None
-        )
+        # Read here, since a resumed run with nothing left to train does not begin to train
+        self.evaluation: Evaluation | None = None
+        if script.resume and PartialState().is_main_process:
+            self.evaluation = read_before(self.path, script.held_out())
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step:
             return
-        self.found = evaluate(self.trainer, self.script, self.metrics)
-        if self.found is not None:
-            write_metrics(self.path, self.found.to_dict())
+        evaluation = evaluate(self.trainer, self.script, self.metrics, "before training")
+        self.evaluation = evaluation
+        if evaluation is not None:
+            warning = never_valid(evaluation, self.script.dialect)
+            if warning:
+                logger.warning("%s", warning)
+            write_metrics(self.path, evaluation.to_dict())
             rollouts = (
-                msgspec.structs.replace(own, tokens=None) for own in self.found.trajectories
+                msgspec.structs.replace(rollout, tokens=None) for rollout in evaluation.trajectories
             )
             write_jsonl(self.path.with_suffix(".jsonl"), rollouts)
         elif state.is_world_process_zero:
             for file in (self.path, self.path.with_suffix(".jsonl")):
-                file.unlink(missing_ok=True)  # it would be an earlier run's
+                file.unlink(missing_ok=True)  # it is an earlier run's
+
+
+def never_valid(evaluation: Evaluation, dialect: str) -> str:
+    """A warning if no rollout has a valid format, which the first steps would show only slowly;
+    else empty.
+    """
+    valid = evaluation.rows.get("valid_format")
+    if valid is None or valid.value != 0:
+        return ""
+    return (
+        f"no rollout of the evaluation has a valid format of dialect {dialect!r}, so most rewards "
+        "will be -1 and little can be learnt: cold-start this policy first, recipes/sft.py makes "
+        "one that writes the dialect"
+    )
 
 
 def read_before(path: Path, tasks: list[Task]) -> Evaluation | None:
-    """The evaluation that a run made when it began; `None`, with a warning, if none of these questions can be read."""
+    """The evaluation that a run made when it began. `None`, with a warning, if there is none of
+    these questions that can be read.
+    """
     try:
-        found = Evaluation.from_dict(json.loads(path.read_text(encoding="utf-8")))
-        if {*found.questions} != {task.id for task in tasks}:
+        evaluation = Evaluation.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        if {*evaluation.questions} != {task.id for task in tasks}:
             raise DataError(f"{path} is of other questions than this run's evaluation")
-        return msgspec.structs.replace(
-            found, trajectories=list(read_jsonl(path.with_suffix(".jsonl")))
-        )
+        rollouts = list(read_jsonl(path.with_suffix(".jsonl")))
+        return msgspec.structs.replace(evaluation, trajectories=rollouts)
     except (OSError, ValueError, DataError) as error:
         if tasks:
             logger.warning("no evaluation of before training to compare with: %s", error)
@@ -144,38 +180,41 @@ def trained(
     metrics: Mapping[str, Reward] | None = None,
     condenser: Callable[[], Condenser | None] = lambda: None,
 ) -> Iterator[Record | None]:
-    """A recipe's run: evaluate, train, save, evaluate again. Within the block it keeps the output directory and tools.
+    """The run of a recipe: evaluate, train, save, evaluate again. It owns the output directory and
+    the tools until the block ends.
 
     Args:
-        reward: makes the reward, given the judge.
-        metrics: what evaluations report beside `measure.suite.default_rewards`.
-        condenser: makes what shortens the tools' responses, see `EnvironmentArguments.toolbox`.
+        flags: the values of the recipe's flags.
+        reward: makes the reward from the judge.
+        metrics: rewards that evaluations measure beside `measure.suite.default_rewards`.
+        condenser: makes what shortens the responses of tools, see `EnvironmentArguments.toolbox`.
 
     Yields:
-        The run's record; `None` on all processes but the main one.
+        The record of the run; `None` in all processes but the main one.
 
     Raises:
-        ConfigError: as `started` and `build_trainer`; if it is to resume and there is no complete checkpoint.
-        JudgeError, Terminated: if the run was stopped with a checkpoint, see `SearchGRPOTrainer.train`.
+        ConfigError: as `started` and `build_trainer` do, and if the run is to be resumed but has no
+            complete checkpoint.
+        JudgeError, Terminated: if the run was stopped with a checkpoint, see
+            `SearchGRPOTrainer.train`.
     """
     script, args, _ = flags
     with started(script, args), script.toolbox(condenser()) as toolbox:
         judge = script.load_judge()
         trainer = build_trainer(flags, toolbox, reward(judge))
         measured = {
-            **default_rewards(script.dialect, judge, script.eval_questions in WORLD),
+            **default_rewards(script.dialect, judge, suites.facts_are_known(script.eval_questions)),
             **(metrics or {}),
         }
         before = BeforeTraining(trainer, script, measured)
         trainer.add_callback(before)
-        trainer.add_callback(
-            StepLine()
-        )  # after it, so that the first step's time excludes the evaluation
+        # Added after it, so that the time of the first step does not include the evaluation
+        trainer.add_callback(StepLine())
         checkpoints.train(trainer, script.resume)
         save_policy(trainer, merged=script.save_merged)
-        after = evaluate(trainer, script, measured)
+        after = evaluate(trainer, script, measured, "after training")
         yield (
-            record_of(trainer, flags, before.found, after)
+            record_of(trainer, flags, before.evaluation, after)
             if PartialState().is_main_process
             else None
         )
@@ -184,20 +223,13 @@ def trained(
 def record_of(
     trainer: SearchGRPOTrainer, flags: Flags, before: Evaluation | None, after: Evaluation | None
 ) -> Record:
+    """The record of a run, with the two evaluations."""
     script, args, model_args = flags
-    told = {field.name for field in fields(args)} - {field.name for field in fields(GRPOConfig)}
-    unused = () if args.advantages == PPO else PPOSettings.__dataclass_fields__
-    settings = {
-        name: getattr(args, name) for name in (*sorted(told.difference(unused)), *TRAINER_SETTINGS)
-    }
-    # JSON has no NaN
-    history = [
-        {
-            key: None if isinstance(value, float) and not math.isfinite(value) else value
-            for key, value in row.items()
-        }
-        for row in trainer.state.log_history
-    ]
+    ours = {field.name for field in fields(args)} - {field.name for field in fields(GRPOConfig)}
+    if args.advantages != PPO:
+        ours.difference_update(PPOSettings.__dataclass_fields__)
+    settings = {name: getattr(args, name) for name in (*sorted(ours), *TRAINER_SETTINGS)}
+    history = [_without_nan(row) for row in trainer.state.log_history]
     return Record(
         folder=str(args.output_dir),
         model=str(model_args.model_name_or_path),
@@ -217,36 +249,60 @@ def record_of(
     )
 
 
+def _without_nan(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of the log with `None` for numbers that JSON has no form for."""
+    writable = dict(row)
+    for key, value in row.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            writable[key] = None
+    return writable
+
+
 def evaluate(
-    trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[str, Reward]
+    trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[str, Reward], when: str
 ) -> Evaluation | None:
-    """Greedy episodes on the held-out questions, with tools as they are, blanked and under the conditions of
-    `measure.controls`, shared out over the processes. The main process scores them and returns the result; rewards that
-    ask the policy are scored by all together: if its weights are sharded, no process can ask it alone."""
+    """Measure the policy on the held-out questions; `None` without questions, and in all processes
+    but the main one.
+
+    The processes share the greedy episodes: with the tools as they are, with blanked tools, and
+    under the conditions of `measure.controls`. The main process scores them. Rewards that ask the
+    policy are scored by all processes together, since none can ask it alone if its weights are
+    sharded. `when` is for the message that is printed.
+    """
     tasks = script.held_out()
     if not tasks:
         return None
     state = PartialState()
     share = slice(state.process_index, None, state.num_processes)
-    own, asked = tasks[share], control_tasks(tasks, script.eval_controls)[share]
+    controls = control_tasks(tasks, script.eval_controls)
+    state.print(
+        f"evaluating {len(tasks)} questions {when} (--eval_limit), "
+        f"and {len(controls)} controls (--eval_controls)"
+    )
     limits, greedy = trainer.engine.limits, Sampling(temperature=0.0)
     engine = Engine(trainer.generator, trainer.toolbox, script.dialect, limits, greedy)
-    # Every process must enter both blocks, also one that has fewer questions: weights are gathered there.
+    # Every process must enter both blocks, in which weights are gathered
     with trainer.generating():
-        found = run_suite(engine, own, asked)
-    rollouts, blind, controls = map(gather_object, found)
+        results = run_suite(engine, tasks[share], controls[share])
+    rollouts, blind, controlled = map(gather_object, results)
     order = [
         task.id
         for start in range(state.num_processes)
         for task in tasks[start :: state.num_processes]
     ]
-    resources = {"policy": trainer.policy, "sampler": trainer.generator}
+    resources = {"policy": AskedOnce(trainer.policy), "sampler": trainer.generator}
     bound = {name: reward.bind(**resources) for name, reward in metrics.items()}
     with trainer.asking(*bound.values()):
         if state.is_main_process:
-            names, fresh = trainer.toolbox.names, unremembered(tasks)
             return evaluate_rollouts(
-                rollouts, order, bound, names, limits.force_answer, blind, controls, fresh
+                rollouts,
+                questions=order,
+                rewards=bound,
+                tools=trainer.toolbox.names,
+                forced=limits.force_answer,
+                blind=blind,
+                controls=controlled,
+                unremembered=unremembered(tasks),
             )
         for reward in bound.values():
             if reward.needs_policy:

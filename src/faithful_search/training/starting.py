@@ -1,53 +1,45 @@
-"""How a recipe is started: settings from a YAML file and flags, its output directory locked, threads and seed set."""
+"""How a recipe is started: settings from a YAML file and flags, its output directory locked,
+threads and seed set.
+"""
 
 import ctypes
-import difflib
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-import yaml
-from accelerate import PartialState
-from transformers import set_seed
-from trl import ModelConfig, TrlParser
-
-from ..bundled import shipped
 from ..errors import ConfigError, FaithfulSearchError
-from ..flags import check_least, check_shares, flag, refuse
-from ..inference.loading import choose_threads
+from ..flags import check_least, check_shares, flag
 from ..judges.arguments import JudgeArguments
 from ..measure.controls import QUESTIONS
 from ..measure.ledger import lock
 from ..rollout.arguments import EnvironmentArguments
-from ..tasks import WORLD, Task, load_tasks
-from . import checkpoints
-from .arguments import SearchGRPOConfig, precision_line
-from .dry_run import MACHINE, rehearse
+from ..tasks import Task, load_tasks
 from .endings import heeding_signals, leave
-from .policies import check_flags
+from .quiet import hush
+from .refusing import GRPO, MODEL, check_data, check_known, parser_of, read_flags, respelled
+from .run_folder import LOCK, check_unowned
 
-LOCK = "_run.lock"
-"""What begins with `_` is not pushed to the Hub. The file stays: another run may be waiting for the lock on it."""
+if TYPE_CHECKING:
+    from trl import ModelConfig
+
+    from .arguments import SearchGRPOConfig
+
 REPORTERS = frozenset(
     ("tensorboard", "trackio", "wandb")
 )  # packages to log to that are extras of the same name
-RENAMED = {
-    "activation_checkpointing": "gradient_checkpointing",
-    "activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
-}
-"""Settings by their current names, and their names before Transformers 5.18, which vLLM needs."""
-Flags = tuple[Any, SearchGRPOConfig, ModelConfig]  # a recipe's own, its trainer's and its model's
+Flags = tuple[Any, "SearchGRPOConfig", "ModelConfig"]
+"""A recipe's own, its trainer's and its model's."""
 
 
 @dataclass
 class StartArguments:
     resume: bool = flag(False, "go on from the last complete checkpoint in output_dir")
-    overwrite_output_dir: bool = flag(False, "begin anew where output_dir holds an earlier run")
+    overwrite: bool = flag(False, "begin anew where output_dir holds an earlier run")
     threads: int = flag(0, "CPU threads of this process; 0: as many as there are idle cores for it")
 
 
@@ -85,49 +77,31 @@ class RunArguments(EnvironmentArguments, JudgeArguments, StartArguments):
         return load_tasks(self.eval_questions, self.eval_split, many, seed=seed) if many else []
 
 
-class _Parser(TrlParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; --help lists the flags")
-
-
 def parse_recipe(
     types: Sequence[Any], argv: Sequence[str] | None = None, default: Path | None = None
 ) -> tuple[Any, ...]:
-    """Instances of `types`, dataclasses whose fields are the flags, from `--config FILE` and `argv`; flags win.
+    """Instances of `types`, dataclasses whose fields are the flags, from `--config FILE` and
+    `argv`; flags win.
 
-    A file's `extends: other.yaml` (relative to it) gives the settings it does not set itself. A file that does not
-    exist is looked for among the package's own; `default` is read without `--config`. `env:` sets environment
-    variables, as in TRL. With `--dry_run true` the settings are checked as they are, and then made small
-    (`dry_run.rehearse`). Raises `ConfigError` for a file that cannot be read, settings that no dataclass has, or that
-    one refuses.
+    A file's `extends: other.yaml` (relative to it) gives the settings it does not set itself. A
+    file that does not exist is looked for among the package's own; `default` is read without
+    `--config`. `env:` sets environment variables, as in TRL. With `--dry_run true` the settings are
+    checked as they are, and then made small (`dry_run.rehearse`). Raises `ConfigError` for a file
+    that cannot be read, settings that no dataclass has, or that one refuses.
     """
-    early = _Parser(
-        (), add_help=False, allow_abbrev=False
-    )  # --help is for the parser below, which knows all flags
-    early.add_argument("--config")
-    named, flags = early.parse_known_args(sys.argv[1:] if argv is None else argv)
-    path = Path(named.config) if named.config else default
-    settings = read_config(path) if path else {}
-    for name, value in settings.pop("env", {}).items():
-        os.environ[name] = str(value)
+    given = read_flags(argv, default)
+    given.set_environment()
     known = {field.name for kind in types for field in fields(kind)}
-    parser = _Parser(types, allow_abbrev=False)
-    unknown = parser.set_defaults_with_config(
-        **{key if key in known else RENAMED.get(key, key): value for key, value in settings.items()}
-    )
-    if unknown:
-        names = ", ".join(item.removeprefix("--") for item in unknown if str(item).startswith("--"))
-        raise ConfigError(f"{path}: no such settings: {names}; `--help` lists those there are")
-    given, wrong = parser.parse_known_args(flags)
-    if wrong:
-        word = wrong[0].partition("=")[0]
-        near = difflib.get_close_matches(word, parser._option_string_actions, n=1)
-        raise ConfigError(
-            f"no such flag: {word}; {f'did you mean {near[0]}?' if near else '--help lists them'}"
-        )
-    values = vars(given)
+    given = respelled(given, known)
+    parser = parser_of(types)
+    check_known(given, known, parser._option_string_actions)
+    parser.set_defaults(**given.settings)
+    values = vars(parser.parse_args(given.flags))
     try:
         if values.get("dry_run"):
+            from .dry_run import MACHINE, rehearse
+            from .policies import check_flags
+
             # The real run's instances are made first, so that every setting is checked.
             machine = {key: MACHINE[key] for key in MACHINE if key in values}
             script, args, model_args = parser.parse_dict({**values, **machine})
@@ -139,57 +113,29 @@ def parse_recipe(
     except FaithfulSearchError:  # many are a ValueError, too, but say already what is wrong
         raise
     except ValueError as error:
-        raise ConfigError(f"{path or 'the flags'}: {error}") from error
+        raise ConfigError(f"{given.path or 'the flags'}: {error}") from error
 
 
 def parse_run(
-    kind: type[RunArguments],
-    argv: Sequence[str] | None,
-    default: Path,
-    config: type[SearchGRPOConfig] = SearchGRPOConfig,
+    kind: type[RunArguments], argv: Sequence[str] | None, default: Path, config: str = GRPO
 ) -> Flags:
-    """The flags of a training recipe, see `parse_recipe`; a `ConfigError` also for data that do not go together: the
-    bundled world with other questions or passages, or changed worlds with tools that do not know of them."""
-    script, args, model_args = parse_recipe((kind, config, ModelConfig), argv, default)
-    asked = [script.questions, *([script.eval_questions] if script.eval_limit else [])]
-    data = f"questions {script.questions!r}, eval_questions {script.eval_questions!r}, corpus {script.corpus!r}"
-    mixed = f"{data}: the bundled world and other data are mixed; give all three"
-    changed = {"corpus", "negative_tool"} | (
-        {"triples"} if script.corpus == script.triples == "world" else set()
-    )
-    others = " and ".join(
-        f"--{name} {getattr(script, name)}" for name in script.given_tools if name not in changed
-    )
-    still = f"--counterfactual and --stale change the corpus and the world's triples; {others} would still say what was"
-    refuse(
-        [
-            (len({name in WORLD for name in (script.corpus, *asked)}) > 1, mixed),
-            ((args.counterfactual or script.stale) and others, still),
-        ]
-    )
+    """The flags of a training recipe, see `parse_recipe`; `config` names the trainer's settings. A
+    `ConfigError` also for data that do not go together, see `refusing.check_data`.
+    """
+    trainers = []
+    for place in (config, MODEL):
+        module, _, name = place.rpartition(".")
+        trainers.append(getattr(import_module(module), name))
+    script, args, model_args = parse_recipe((kind, *trainers), argv, default)
+    check_data(script, args.counterfactual)
     return script, args, model_args
 
 
-def read_config(path: str | Path, *extending: Path) -> dict[str, Any]:
-    """The settings of a YAML file, on top of those of the file it extends; a `ConfigError` if one cannot be read."""
-    path = Path(path)
-    # A recipe may be run away from its folder: the package has its configurations too.
-    shared = shipped("recipes/configs") / path.name
-    path = shared if shared.is_file() and not path.exists() else path
-    if path.resolve() in [one.resolve() for one in extending]:
-        raise ConfigError(f"{extending[-1]} extends {path}, and so itself: take one `extends:` out")
-    try:
-        own = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"cannot read the settings in {path}: {error}") from error
-    if not isinstance(own, dict):
-        raise ConfigError(f"{path} must hold a YAML mapping, not {type(own).__name__}")
-    parent = own.pop("extends", None)
-    return {**(read_config(path.parent / str(parent), *extending, path) if parent else {}), **own}
-
-
 def run_recipe(main: Callable[[], Any]) -> None:
-    """Run a recipe as a program that ends early, by SIGTERM too, with a line on standard error: see `endings.leave`."""
+    """Run a recipe as a program that ends early, by SIGTERM too, with a line on standard error: see
+    `endings.leave`.
+    """
+    hush()
     try:
         with heeding_signals():
             main()
@@ -199,26 +145,35 @@ def run_recipe(main: Callable[[], Any]) -> None:
 
 @contextmanager
 def started(script: StartArguments, args: Any) -> Iterator[None]:
-    """Within the block the run owns its output directory; threads and seed are set before anything random happens.
+    """Within the block the run owns its output directory; threads and seed are set before anything
+    random happens.
 
     `script.threads` becomes the number that was taken, so that it is kept with the run.
 
     Raises:
-        ConfigError: for a `--report_to` that is not installed; if the folder cannot be written, or holds a run that is
-            neither to be resumed nor overwritten.
+        ConfigError: for a `--report_to` that is not installed; if the folder cannot be written, or
+            holds a run that is neither to be resumed nor overwritten.
         DataError: if another run is writing to it.
     """
+    from accelerate import PartialState
+    from transformers import set_seed
+
+    from ..inference.loading import choose_threads
+    from .arguments import precision_line
+
     check_least(script, threads=0)
     for name in REPORTERS.intersection(args.report_to):
         if find_spec(name) is None:
             raise ConfigError(
-                f"--report_to {name} needs {name}: pip install 'faithful-search[{name}]', or say none"
+                f"--report_to {name} needs {name}: pip install 'faithful-search[{name}]', or say "
+                "none"
             )
-    with owned(Path(args.output_dir or "."), script.resume, script.overwrite_output_dir):
+    with owned(Path(args.output_dir or "."), script.resume, script.overwrite):
         script.threads = choose_threads(script.threads)
         if args.device.type == "cpu":
-            # Have glibc keep freed memory: returning large blocks to the system and asking for them again, page by page
-            # and zeroed, takes up to half of a training step on a CPU. The price is that the process never shrinks.
+            # Have glibc keep freed memory: returning large blocks to the system and asking for them
+            # again, page by page and zeroed, takes up to half of a training step on a CPU. The
+            # price is that the process never shrinks.
             mallopt = (
                 getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
             )  # musl has none
@@ -231,7 +186,11 @@ def started(script: StartArguments, args: Any) -> Iterator[None]:
 
 @contextmanager
 def owned(out: Path, resume: bool = True, overwrite: bool = False) -> Iterator[None]:
-    """Within the block no other run can own the folder; errors as of `started`. Only the main process locks it."""
+    """Within the block no other run can own the folder; errors as of `started`. Only the main
+    process locks it.
+    """
+    from accelerate import PartialState
+
     if not PartialState().is_main_process:
         yield
         return
@@ -239,24 +198,8 @@ def owned(out: Path, resume: bool = True, overwrite: bool = False) -> Iterator[N
         out.mkdir(parents=True, exist_ok=True)
         file = (out / LOCK).open("ab")
     except OSError as error:
-        raise ConfigError(f"--output_dir {out} cannot be written: {error.strerror}") from error
+        raise ConfigError(f"--out {out} cannot be written: {error.strerror}") from error
     with file:  # the lock goes with the open file, so a killed run frees its folder
         lock(file, out, "run")
-        policy = any(out.glob("*.safetensors"))
-        there = (
-            "a finished run"
-            if policy
-            else "an evaluation"
-            if (out / "metrics.json").exists()
-            else ""
-        )
-        with suppress(ConfigError):  # nothing to resume from
-            last = checkpoints.last_checkpoint(out).name
-            there = (
-                f"{there or 'a run that ended before its time'}: --resume true goes on from {last}"
-            )
-        if there and not (resume or overwrite):
-            raise ConfigError(
-                f"{out} holds {there}; --overwrite_output_dir true starts anew, or name another folder"
-            )
+        check_unowned(out, resume, overwrite)
         yield

@@ -1,26 +1,29 @@
-"""Terms that may be added to TRL's loss: verdicts that move with their evidence, and good answers that stay likely.
+"""Terms that may be added to TRL's loss: `verdict_moves` (verdicts should move with their evidence)
+and `llds` (good answers should stay likely).
 
-The verdict term is ours: the probes of the perturbation reward in the loss. A policy-gradient step treats R_pt as a
-number: it reinforces the tokens sampled before the probe, never the verdict that the probe asks for. What is missing is
-the gradient of s(q' - q) itself. A verdict has two values, so this is the exact expectation of sampling it after
-perturbed evidence and rewarding the right one.
+The verdict term puts the probes of the perturbation reward R_pt into the loss; it is this project's
+own. A policy-gradient step treats R_pt as a number: it reinforces the tokens that were sampled
+before the probe, but never the verdict that the probe asks for. The gradient of s(q' - q) is
+missing. Since a verdict has two values, this term is the exact expectation of sampling a verdict
+after perturbed evidence and rewarding the right one.
 
 ```
 loss = loss_GRPO - λ · mean over rollouts i of the global batch of Δ_i
 Δ_i  = mean over the probes of rollout i of s(q' - q), 0 where it has none
 ```
 
-q is the raw probability of "yes" where the reward probes it, as its first choice says: the product over its tokens, by
-a softmax in float32 at temperature 1.
+q is the probability of the probe's first choice, "yes", with the real evidence, and q' that with
+the perturbed evidence: the product over the choice's tokens, by a softmax in float32 at temperature
+1.
 """
 
-import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
+from ..inference.batching import CALLS, passes
+from ..inference.kv_cache import Batch, States, beginnings, by_row
 from ..rewards.evidence_sensitivity import Probe
 
 NO_TOKEN = -1
@@ -31,49 +34,94 @@ def verdict_moves(
     probes: Sequence[Sequence[Probe]],
     at_once: int,
     agree: Callable[[int], int] = int,
-    device: Any = None,
+    remembered: Sequence[States] = (),
 ) -> torch.Tensor:
-    """Δ of each rollout, given its probes; shape (rows,), with gradient. `at_once` contexts are read in a forward pass.
-    `agree` makes of the passes this process needs those that every process makes; extra ones are of one token and count
-    nothing."""
-    asked = [
-        (context + probe.choices[0][:-1], probe.choices[0], row, sign * probe.sign / len(own))
-        for row, own in enumerate(probes)
-        for probe in own
-        for context, sign in ((probe.real, -1), (probe.perturbed, 1))
+    """Δ of each rollout, given its probes; shape (rollouts,), with gradient.
+
+    Args:
+        model: the policy, as the trainer has wrapped it.
+        probes: the probes of each rollout.
+        at_once: the largest number of contexts in a forward pass.
+        agree: takes the number of forward passes that this process needs and returns the number
+            that every process makes. The extra passes read one token and add nothing.
+        remembered: the keys and values, with gradient, of rows that the policy has read in this
+            step. A context that begins like one of them is read from there on.
+    """
+    queries = _queries(probes)
+    # The logits of a choice's tokens are needed, so that they and the token before them are read
+    starts = [query.context[: len(query.context) - len(query.choice) + 1] for query in queries]
+    states = beginnings(remembered, starts)
+    # Contexts with about as many new tokens go together, since padding is computed, too
+    new_tokens = [
+        len(query.context) - len(state.ids) for query, state in zip(queries, states, strict=True)
     ]
-    # those of like length together: what pads them is computed, too
-    order = torch.tensor([len(context) for context, *_ in asked]).argsort()
-    count = math.ceil(len(asked) / at_once)
-    idle = agree(count) - count  # before the first pass, in which processes already meet
+    groups: list[list[int]] = []
+    for group in passes(new_tokens, CALLS["cpu"]):
+        for start in range(0, len(group), at_once):
+            groups.append(group[start : start + at_once])
+    # Asked before the first forward pass, in which processes wait for one another
+    extra_passes = agree(len(groups)) - len(groups)
+    device = next(model.parameters()).device
     moves = torch.zeros(len(probes), device=device)
-    for chosen in order.chunk(count) if count else ():
-        contexts, choices, rows, weights = zip(
-            *(asked[number] for number in chosen.tolist()), strict=True
+    for group in groups:
+        probability = choice_probability(
+            model,
+            contexts=[queries[number].context for number in group],
+            choices=[queries[number].choice for number in group],
+            states=[states[number] for number in group],
         )
-        found = choice_probability(model, contexts, choices, device)
-        moves = moves.index_add(
-            0, torch.tensor(rows, device=device), torch.tensor(weights, device=device) * found
-        )
-    for _ in range(idle):
-        moves = moves + 0.0 * choice_probability(model, [[0]], [[0]], device)
+        weights = torch.tensor([queries[number].weight for number in group], device=device)
+        rows = torch.tensor([queries[number].row for number in group], device=device)
+        moves = moves.index_add(0, rows, weights * probability)
+    for _ in range(extra_passes):
+        moves = moves + 0.0 * choice_probability(model, [[0]], [[0]])
     return moves
 
 
+class _ChoiceQuery(NamedTuple):
+    """A question to the model: how probable is `choice` in this context?
+
+    The context ends with all but the last token of the choice. `row` is the rollout, and `weight`
+    the factor of the probability in the rollout's Δ.
+    """
+
+    context: list[int]
+    choice: list[int]
+    row: int
+    weight: float
+
+
+def _queries(probes: Sequence[Sequence[Probe]]) -> list[_ChoiceQuery]:
+    """Two queries for each probe: with the real evidence (q) and the perturbed one (q')."""
+    queries = []
+    for row, row_probes in enumerate(probes):
+        for probe in row_probes:
+            choice = probe.yes_ids
+            weight = probe.sign / len(row_probes)
+            for evidence, sign in ((probe.real_context, -1), (probe.perturbed_context, 1)):
+                query = _ChoiceQuery(
+                    context=evidence + choice[:-1], choice=choice, row=row, weight=sign * weight
+                )
+                queries.append(query)
+    return queries
+
+
 def choice_probability(
-    model: Any, contexts: Sequence[list[int]], choices: Sequence[list[int]], device: Any = None
+    model: Any,
+    contexts: Sequence[list[int]],
+    choices: Sequence[list[int]],
+    states: Sequence[States] = (),
 ) -> torch.Tensor:
-    """p(choice) at the end of each context, which ends with all but the choice's last token; shape (rows,), with
-    gradient."""
-    ids, choice = _padded(contexts, 0, device), _padded(choices, NO_TOKEN, device)
-    mask = _padded([[1] * len(context) for context in contexts], 0, device)
-    logits = model(
-        input_ids=ids,
-        attention_mask=mask,
-        position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
-        logits_to_keep=choice.shape[1],
-        use_cache=False,
-    ).logits
+    """p(choice) at the end of each context; shape (contexts,), with gradient.
+
+    A context ends with all but the last token of its choice. `states` are the keys and values that
+    the model has of the contexts' beginnings.
+    """
+    longest = max(map(len, choices))
+    make = _cache if any(state.ids for state in states) else None
+    logits = Batch(model, make, contexts, states, longest).logits
+    padded = [[NO_TOKEN] * (longest - len(choice)) + list(choice) for choice in choices]
+    choice = torch.tensor(padded, device=logits.device)
     logprobs = logits.float().log_softmax(-1).gather(2, choice.clamp(min=0)[..., None]).squeeze(-1)
     # Padding of shorter choices counts as probability 1.
     return logprobs.masked_fill(choice == NO_TOKEN, 0.0).sum(-1).exp()
@@ -82,30 +130,40 @@ def choice_probability(
 def llds(
     logps: torch.Tensor, old: torch.Tensor, numbers: torch.Tensor, advantages: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The likelihood-preserving term: how far the tokens of actions that have lost likelihood fell.
+    """The likelihood-preserving term: how much likelihood the tokens of fallen actions have lost.
 
     ```
     LLDS = Σ_actions [Σ_t (log π_old - log π) > 0] · Σ_t max(0, log π_old - log π)  /  own tokens of the batch
     ```
 
-    An action is the policy's own tokens of one turn. Preserved are those whose advantage is not negative and that have
-    become less likely as a whole, and of these the tokens that did (arXiv 2512.04220, with its gate by action). `old`
-    are the log-probabilities when the tokens were sampled, `numbers` their `advantages.turn_numbers`; advantages are
-    `(rows,)` or `(rows, columns)`. The second result is the share of the actions that have lost likelihood.
+    An action is the policy's own tokens of one turn. The sum is over actions whose advantage is not
+    negative and that have become less likely as a whole; within them, it is over the tokens that
+    have become less likely (arXiv 2512.04220, with its gate by action).
+
+    Args:
+        logps: log-probabilities of the tokens now, shape (rows, columns).
+        old: log-probabilities when the tokens were sampled, of the same shape.
+        numbers: `advantages.turn_numbers`, of the same shape: the number of each token's turn, 0
+            for a token that the policy did not sample.
+        advantages: of shape (rows,) or (rows, columns).
+
+    Returns the term, and the share of all actions that have become less likely.
     """
-    own = numbers > 0
-    fallen = torch.where(own, old - logps, 0.0)
-    many = int(numbers.max()) + 1
-    by_action = fallen.new_zeros(len(fallen), many).scatter_add(1, numbers, fallen.detach())
-    there = by_action.new_zeros(by_action.shape).scatter(1, numbers, 1.0)[:, 1:].sum().clamp(min=1)
-    kept = (advantages if advantages.dim() == 2 else advantages[:, None]) >= 0
-    falling = own & kept & (by_action > 0).gather(1, numbers)
-    term = torch.where(falling, fallen.clamp(min=0), 0.0).sum() / own.sum().clamp(min=1)
-    return term, (by_action[:, 1:] > 0).sum() / there
+    sampled = numbers > 0
+    loss_of_token = torch.where(sampled, old - logps, 0.0)  # of likelihood, in nats
+    # one column for each turn; column 0 belongs to tokens of no action
+    actions = loss_of_token.new_zeros(len(loss_of_token), int(numbers.max()) + 1)
+    loss_of_action = actions.scatter_add(1, numbers, loss_of_token.detach())
+    count = actions.scatter(1, numbers, 1.0)[:, 1:].sum().clamp(min=1)
+    if advantages.dim() == 1:
+        advantages = advantages[:, None]
+    in_fallen_action = (loss_of_action > 0).gather(1, numbers)
+    preserved = sampled & (advantages >= 0) & in_fallen_action
+    losses = torch.where(preserved, loss_of_token.clamp(min=0), 0.0)
+    term = losses.sum() / sampled.sum().clamp(min=1)
+    return term, (loss_of_action[:, 1:] > 0).sum() / count
 
 
-def _padded(rows: Sequence[list[int]], empty: int, device: Any) -> torch.Tensor:
-    tensors = list(map(torch.tensor, rows))
-    return pad_sequence(tensors, batch_first=True, padding_value=empty, padding_side="left").to(
-        device
-    )
+def _cache(model: Any) -> Any:
+    # a wrapped model hides its configuration
+    return by_row(getattr(model, "module", model), once=True)

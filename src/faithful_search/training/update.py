@@ -1,58 +1,83 @@
-"""An update from scored rollouts: their advantages, and TRL's loss with the `terms` and PPO's value that may be added.
+"""An update from scored rollouts: their advantages, and TRL's loss with the `terms` and PPO's value
+that may be added.
 
-Two of TRL's methods here are not public: what `_generate_and_score_completions` returns gets other advantages, and
-`_get_per_token_logps_and_entropies` is called in passes over rows of like length; the terms use what it gave. Where the
-engine keeps only the last tool responses in the context (`Limits.kept_responses`), each turn of a rollout is a row of
-its own: what the policy saw then, and what it wrote.
+Two private methods of TRL are overridden. `_generate_and_score_completions` gets other advantages.
+`_get_per_token_logps_and_entropies` runs in several passes (`passes`) and scores only the policy's
+own tokens; the terms use its results again, and the verdict term continues from its states. Where the engine
+keeps only the last tool responses in the context (`Limits.kept_responses`), each turn of a rollout
+is a row of its own: what the policy saw then, and what it wrote.
 """
 
+import math
 from collections import deque
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any, cast
 
 import torch
-from torch.nn.functional import pad
-from torch.nn.utils.rnn import pad_sequence
 from trl import GRPOTrainer
 
+from ..inference.kv_cache import States
 from ..rewards import Mix
-from ..rewards.evidence_sensitivity import Probe
 from ..rollout import Engine
-from ..trajectory import Tokens
 from .advantages import ESTIMATORS, TURN_ESTIMATORS, informative, spread, turn_numbers, turn_returns
 from .arguments import SearchGRPOConfig
 from .callbacks import LIKELIHOOD, MOVED
-from .processes import most
-from .step_metrics import Scored
+from .own_tokens import OwnTokens, remembers, scores_own
+from .passes import FEWEST, PASSES, Values, by_length, by_view, passes_over, turn_views
+from .processes import largest_over
+from .rollout_batch import RolloutBatch
 from .terms import llds, verdict_moves
 
-Read = torch.Tensor | None
-"""What a pass computes of every token (`rows, columns`) or of all together; `None` where it was not asked for."""
-Forward = Callable[..., tuple[Read, ...]]
-"""TRL's `_get_per_token_logps_and_entropies` of a model: of ids, their mask and how many last columns are kept."""
-PASSES = 4  # passes over a batch. The number is fixed, since sharded models need as many passes in every process
-FEWEST = 8
-"""Rollouts from which passes are worth it: with fewer, as for models of billions of parameters, a batch is one pass."""
 WATCHED = 8  # how many rollouts of a batch are asked about once more after the update, at most
 
 
+@dataclass
+class TokenPass:
+    """What the model is asked about a batch's tokens, and what it said.
+
+    Args:
+        turn_numbers: which tokens the policy wrote, see `advantages.turn_numbers`.
+        remember: keep the model's states of each row in `states`, with their gradient.
+        values: TRL's columns: log-probabilities, entropies, and whatever a trainer adds.
+        states: the keys and values of the rollouts that were read, from which the verdict term
+            continues.
+    """
+
+    turn_numbers: torch.Tensor
+    remember: bool = False
+    values: tuple[Values, ...] = ()
+    states: list[States] = field(default_factory=list)
+
+    @property
+    def logps(self) -> torch.Tensor:
+        return cast(torch.Tensor, self.values[0])
+
+
 class UpdateTrainer(GRPOTrainer):
-    """TRL's trainer with estimators of advantages and terms of the loss. `SearchGRPOTrainer` notes what it knows of the
-    rollouts scored last: `batch` are those of all processes, `own` this one's."""
+    """TRL's trainer with estimators of advantages and terms of the loss.
+
+    `rollouts` is the batch that was sampled last; `SearchGRPOTrainer` samples and scores it within
+    `_generate_and_score_completions`.
+    """
 
     args: SearchGRPOConfig
     engine: Engine
     mix: Mix
-    batch: list[Scored]
-    own: list[Scored]
-    _tokens: list[Tokens]
-    _probes: list[list[Probe]]
-    _rows: list[dict[str, Any]]
-    _earlier: deque[dict[str, Any]]
-    _passed: tuple[Read, ...] = ()
-    _numbers: torch.Tensor | None = None
+    rollouts: RolloutBatch
+    _token_pass: TokenPass | None = None  # while one is under way: TRL's methods do not hand it on
+    _waiting_for_update: deque[dict[str, Any]]
     _watched: dict[str, torch.Tensor] | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._waiting_for_update = deque()
+        super().__init__(*args, **kwargs)
+
+    @cached_property
+    def _remembers(self) -> bool:
+        return remembers(self.accelerator.unwrap_model(self.model))
 
     @property
     def _training(self) -> bool:
@@ -62,45 +87,64 @@ class UpdateTrainer(GRPOTrainer):
     def _generations(self) -> int:
         return int((self.num_generations if self._training else self.num_generations_eval) or 1)
 
+    # From rollouts to advantages
+
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        self._rows = inputs  # for the rollout, which TRL gives the prompts only
-        self._numbers = None
+        # TRL gives the rollout prompts only, which do not say which questions these are.
+        self.rollouts = RolloutBatch([row["task"] for row in inputs])
         output = super()._generate_and_score_completions(inputs)
-        own = output["advantages"]
-        output["turn_numbers"] = turn_numbers(self._tokens, output["completion_ids"].shape[1]).to(
-            own.device
-        )
-        output["right"] = torch.tensor(
-            [row.right(self.mix.outcome) for row in self.own], device=own.device
-        )
-        name = self.args.advantages
-        if name in TURN_ESTIMATORS:
-            returns = [
-                turn_returns(row.score, row.turns, self.args.turn_gamma) for row in self.batch
-            ]
-            shared = self._share(TURN_ESTIMATORS[name](returns, self._generations), own)
-            output["advantages"] = spread(shared, output["turn_numbers"])
-        elif estimator := ESTIMATORS.get(name):  # else TRL's own stay
-            rewards = _tensor([row.score.value for row in self.batch])
-            output["advantages"] = self._share(estimator(rewards, self._generations), own)
-        if self._training and self.args.uniform_groups == "drop":
-            outcome, gate = cast(str, self.mix.outcome), self.mix.gate
-            outcomes = _tensor([row.components[outcome].value for row in self.batch])
-            gates = [
-                None if gate is None else row.components[gate.name].value for row in self.batch
-            ]
-            passed = torch.tensor([value is None or value >= 1 for value in gates])
-            told = self._share(informative(outcomes, passed, self._generations), own)
-            output["advantages"] = output["advantages"] * (
-                told if output["advantages"].dim() == 1 else told[:, None]
-            )
+        rollouts, device = self.rollouts, output["advantages"].device
+        width = output["completion_ids"].shape[1]
+        output["turn_numbers"] = turn_numbers(rollouts.tokens, width).to(device)
+        right = [rollout.is_right(self.mix.outcome_name) for rollout in rollouts.local]
+        output["right"] = torch.tensor(right, device=device)
+        output |= self._estimated(rollouts, output)
         if self._training and self.args.verdict_weight:
-            output["probes"] = self._probes  # lists are reordered and split with the columns
+            output["probes"] = rollouts.probes  # lists are reordered and split with the columns
         return output
 
-    def _share(self, every: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-        first = self.accelerator.process_index * len(own)
-        return every[first : first + len(own)].to(own)
+    def _estimated(self, rollouts: RolloutBatch, output: dict[str, Any]) -> dict[str, Any]:
+        """The columns that an estimator makes of the scores: `advantages`, and what else the loss
+        reads.
+        """
+        name, advantages = self.args.advantages, output["advantages"]
+        if name in TURN_ESTIMATORS:
+            returns = [
+                turn_returns(rollout.score, rollout.turns, self.args.turn_gamma)
+                for rollout in rollouts.gathered
+            ]
+            by_turn = TURN_ESTIMATORS[name](returns, self._generations)
+            advantages = spread(self._local_rows(by_turn, advantages), output["turn_numbers"])
+        elif estimator := ESTIMATORS.get(name):  # else TRL's own stay
+            rewards = _tensor([rollout.score.value for rollout in rollouts.gathered])
+            by_rollout = estimator(rewards, self._generations)
+            advantages = self._local_rows(by_rollout, advantages)
+        if self._training and self.args.uniform_groups == "drop":
+            used = self._local_rows(self._informative(rollouts), advantages)
+            advantages = advantages * (used if advantages.dim() == 1 else used[:, None])
+        return {"advantages": advantages}
+
+    def _informative(self, rollouts: RolloutBatch) -> torch.Tensor:
+        """1 for each rollout of the global batch whose group teaches something, else 0, see
+        `advantages.informative`.
+        """
+        outcome, gate = cast(str, self.mix.outcome_name), self.mix.gate
+        outcomes = _tensor([rollout.components[outcome].value for rollout in rollouts.gathered])
+        valid = torch.ones(len(outcomes), dtype=torch.bool)
+        if gate is not None:
+            gates = [rollout.components[gate.name].value for rollout in rollouts.gathered]
+            # A gate without a value, as its judge abstained, excludes no rollout.
+            valid = torch.tensor([value is None or value >= 1 for value in gates])
+        return informative(outcomes, valid, self._generations)
+
+    def _local_rows(self, gathered: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
+        """This process's rows of a tensor over the global batch; `local` gives their number and
+        device.
+        """
+        first = self.accelerator.process_index * len(local)
+        return gathered[first : first + len(local)].to(local)
+
+    # Passes over rollouts
 
     def _get_per_token_logps_and_entropies(
         self,
@@ -108,48 +152,88 @@ class UpdateTrainer(GRPOTrainer):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
         logits_to_keep: int,
-        **given: Any,
+        batch_size: int | None = None,
+        **kwargs: Any,
     ) -> Any:
-        """TRL's, in passes over rollouts of like length: more than half of a batch of rollouts would be padding."""
-        forward = partial(self._pass, super()._get_per_token_logps_and_entropies, model)
+        """TRL's, in passes over rollouts of like length, of the policy's own tokens alone: more
+        than half of a batch of rollouts would be padding, and most of the rest is tool responses.
+        """
         rows, columns = input_ids.shape
-        passes = PASSES if rows >= FEWEST else 1
-        kept = self.engine.limits.kept_responses
-        if kept:
-            numbers = (
-                turn_numbers(self._tokens, logits_to_keep)
-                if self._numbers is None
-                else self._numbers
+        pass_count = passes_over(rows, input_ids.device.type, batch_size)
+        token_pass = self._token_pass
+        if token_pass is None:  # TRL asks about the rollouts that have just been sampled
+            token_pass = TokenPass(turn_numbers(self.rollouts.tokens, logits_to_keep))
+        numbers = token_pass.turn_numbers.to(input_ids.device)
+        trl_forward = super()._get_per_token_logps_and_entropies
+        forward = partial(self._forward, token_pass, trl_forward, model)
+        kept_responses = self.engine.limits.kept_responses
+        if kept_responses:
+            views = turn_views(attention_mask, numbers, kept_responses)
+            # No pass is larger than one over whole rollouts. All processes make as many passes as
+            # the one that needs most: sharded models need every process in every pass.
+            largest = math.ceil(rows / pass_count) * columns
+            tokens = views.columns.numel()
+            pass_count = largest_over(self.accelerator)(
+                max(pass_count, math.ceil(tokens / largest))
             )
-            views = turn_views(attention_mask, numbers.to(input_ids.device), kept)
-            # No pass larger than one over whole rollouts, and as many in every process: shards need them all
-            at_once = min(-(-rows // passes), given.pop("batch_size", None) or rows)
-            passes = most(self.accelerator)(
-                max(passes, -(-views[1].numel() // (at_once * columns)))
-            )
-            read = partial(by_length, forward, passes=passes)
-            self._passed = by_view(read, views, input_ids, logits_to_keep, **given)
+            read = partial(by_length, forward, passes=pass_count)
+            token_pass.values = by_view(read, views, input_ids, logits_to_keep, **kwargs)
         else:
-            self._passed = by_length(
-                forward, input_ids, attention_mask, logits_to_keep, passes=passes, **given
+            token_pass.values = by_length(
+                forward,
+                input_ids,
+                attention_mask,
+                logits_to_keep,
+                numbers > 0,
+                passes=pass_count,
+                **kwargs,
             )
-        return self._passed[:3]
+        # TRL's own columns: log-probabilities, entropies, auxiliary loss. A subclass adds others.
+        return token_pass.values[:3]
 
-    def _pass(self, forward: Any, *args: Any, **given: Any) -> tuple[Read, ...]:
-        """One pass of TRL's `forward`; a trainer that needs more of each token than its log-probability adds it."""
-        return cast(tuple[Read, ...], forward(*args, **given))
+    def _forward(
+        self,
+        token_pass: TokenPass,
+        trl_forward: Any,
+        model: Any,
+        ids: torch.Tensor,
+        mask: torch.Tensor,
+        logits_to_keep: int,
+        written: torch.Tensor,
+        **kwargs: Any,
+    ) -> tuple[Values, ...]:
+        """One call of TRL's method, for the `written` tokens alone, a mask of shape (rows,
+        logits_to_keep). A subclass may append further values of each token, as PPO does.
+        """
+        policy = self.accelerator.unwrap_model(model)
+        if not scores_own(policy):
+            return cast(tuple[Values, ...], trl_forward(model, ids, mask, logits_to_keep, **kwargs))
+        scored = OwnTokens(model, policy, written, token_pass.remember)
+        values = cast(tuple[Values, ...], trl_forward(scored, ids, mask, logits_to_keep, **kwargs))
+        token_pass.states += scored.states
+        return values
 
-    def _logps(self, model: Any, inputs: dict[str, Any], **given: Any) -> torch.Tensor:
+    @contextmanager
+    def _passing(self, turn_numbers: torch.Tensor, remember: bool = False) -> Iterator[TokenPass]:
+        """Within the block the model is asked about the rollouts with these turns, not about those
+        that were sampled last. Not to be nested: the inner block would end the outer one.
+        """
+        self._token_pass = TokenPass(turn_numbers, remember)
+        try:
+            yield self._token_pass
+        finally:
+            self._token_pass = None  # a kept graph would hold the activations of the step
+
+    def _read(self, model: Any, inputs: dict[str, Any], **kwargs: Any) -> TokenPass:
+        """What the model says of these rollouts now."""
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
-        self._numbers = inputs[
-            "turn_numbers"
-        ]  # of these rollouts, not of those that were sampled last
         width = inputs["completion_ids"].shape[1]
-        return cast(
-            torch.Tensor,
-            self._get_per_token_logps_and_entropies(model, ids, mask, width, **given)[0],
-        )
+        with self._passing(inputs["turn_numbers"]) as token_pass:
+            self._get_per_token_logps_and_entropies(model, ids, mask, width, **kwargs)
+        return token_pass
+
+    # The loss
 
     def compute_loss(
         self,
@@ -158,71 +242,70 @@ class UpdateTrainer(GRPOTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> torch.Tensor:
-        self._numbers = inputs["turn_numbers"]
-        loss = cast(
-            torch.Tensor, super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        )
+        reads_on = bool(self._training and self.args.verdict_weight and self._remembers)
+        with self._passing(inputs["turn_numbers"], remember=reads_on) as token_pass:
+            loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        loss = cast(torch.Tensor, loss)
         if not self._training:
             return loss
-        passed, self._passed = (
-            self._passed,
-            (),
-        )  # a kept graph would hold the activations of the step
-        # Gradients are averaged over processes and summed over the equal batches of an optimizer step.
-        return (
-            loss + self._further(model, inputs, passed) / self.current_gradient_accumulation_steps
-        )
+        further = self._further_terms(model, inputs, token_pass)
+        # Gradients are averaged over processes and summed over the equal batches of an optimizer
+        # step.
+        return loss + further / self.current_gradient_accumulation_steps
 
-    def _further(
-        self, model: Any, inputs: dict[str, Any], passed: Sequence[Read]
+    def _further_terms(
+        self, model: Any, inputs: dict[str, Any], token_pass: TokenPass
     ) -> torch.Tensor | float:
-        logps = cast(torch.Tensor, passed[0])
+        """The terms that are added to TRL's loss; `token_pass` is the pass that TRL's loss made."""
+        logps = token_pass.logps
         chosen = (inputs["turn_numbers"] > 0) & inputs["right"][:, None]
-        self._note(LIKELIHOOD, logps, chosen)
+        self._log_mean(LIKELIHOOD, logps, chosen)
         self._watch(inputs | {"logps": logps.detach(), "chosen": chosen})
         total: torch.Tensor | float = 0.0
         if self.args.verdict_weight:
-            at_once = max(
-                2 * len(logps) // PASSES, FEWEST
-            )  # two contexts a probe: no larger than other passes
+            # A pass takes no more contexts than one over rollouts has rows; a probe has two.
+            at_once = max(2 * len(logps) // PASSES, FEWEST)
+            agree = largest_over(self.accelerator)
             with self.accelerator.autocast():
-                moves = verdict_moves(
-                    model, inputs["probes"], at_once, most(self.accelerator), logps.device
-                )
-            self._note("verdict_term", moves.mean())
+                moves = verdict_moves(model, inputs["probes"], at_once, agree, token_pass.states)
+            self._log_mean("verdict_term", moves.mean())
             total = total - self.args.verdict_weight * moves.mean()
-        return (
-            total + self.args.llds * self._preserved(model, inputs, logps)
-            if self.args.llds
-            else total
-        )
+        if self.args.llds:
+            total = total + self.args.llds * self._preserved(model, inputs, logps)
+        return total
 
     def _preserved(self, model: Any, inputs: dict[str, Any], logps: torch.Tensor) -> torch.Tensor:
+        """The likelihood-preserving term (LLDS) of these rows, or of rows from an update ago.
+
+        It compares log-probabilities with those at sampling. On a fresh batch both are equal, so
+        such rows are kept and looked at when the next batch comes; until then the term is 0.
+        """
         args = self.args
-        fresh = (
-            args.num_iterations == 1
-            and cast(int, args.steps_per_generation) <= args.gradient_accumulation_steps
-        )
+        # With one update for each batch, the log-probabilities at sampling are the present ones.
+        one_update = cast(int, args.steps_per_generation) <= args.gradient_accumulation_steps
+        fresh = args.num_iterations == 1 and one_update
         if fresh or "old_per_token_logps" not in inputs:
-            # Nothing has fallen yet since this batch was sampled: what the last update did is seen on the one before.
-            self._earlier.append(inputs | {"old_per_token_logps": logps.detach()})
-            if len(self._earlier) <= self.current_gradient_accumulation_steps:
-                return 0.0 * logps.sum()
-            inputs = self._earlier.popleft()
-            logps = self._logps(model, inputs)
+            self._waiting_for_update.append(inputs | {"old_per_token_logps": logps.detach()})
+            if len(self._waiting_for_update) <= self.current_gradient_accumulation_steps:
+                return 0.0 * logps.sum()  # a 0 with a graph: every process must go backward
+            inputs = self._waiting_for_update.popleft()
+            logps = self._read(model, inputs).logps
         term, share = llds(
             logps, inputs["old_per_token_logps"], inputs["turn_numbers"], inputs["advantages"]
         )
-        self._note("llds", term)
-        self._note("likelihood/falling", share)
+        self._log_mean("llds", term)
+        self._log_mean("likelihood/falling", share)
         return term
 
+    # What is logged
+
     def _watch(self, batch: dict[str, torch.Tensor]) -> None:
-        """Keep some rows, first those with a right answer, to ask about them again after the update."""
+        """Keep some rows, first those with a right answer, to ask about them again after the
+        update.
+        """
         # Every process keeps as many, right or not: a pass through shards needs them all.
-        order = (
-            batch["chosen"].any(1).to(torch.int8).argsort(descending=True, stable=True)[:WATCHED]
-        )
+        is_right = batch["chosen"].any(1).to(torch.int8)
+        order = is_right.argsort(descending=True, stable=True)[:WATCHED]
         names = (
             "prompt_ids",
             "completion_ids",
@@ -235,120 +318,25 @@ class UpdateTrainer(GRPOTrainer):
         self._watched = {name: batch[name][order] for name in names}
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """As TRL's; with how far the update moved the log-probability of right answers' tokens, while none is newer."""
+        """As TRL's; with how far the last update moved the log-probability of right answers' tokens,
+        which is logged once.
+        """
         if self._training and self._watched:
-            kept, self._watched = self._watched, None
+            watched, self._watched = self._watched, None
             with torch.no_grad(), self.accelerator.autocast():
-                moved = self._logps(self.model_wrapped, kept) - kept["logps"]
-            self._note(MOVED, moved, kept["chosen"])
+                logps = self._read(self.model_wrapped, watched).logps
+            self._log_mean(MOVED, logps - watched["logps"], watched["chosen"])
         super().log(logs, *args, **kwargs)
 
-    def _note(self, name: str, values: torch.Tensor, chosen: torch.Tensor | None = None) -> None:
-        own = values.detach().reshape(-1) if chosen is None else values.detach()[chosen]
-        sums = torch.stack([own.sum(), own.new_tensor(len(own))])
-        total, many = self.accelerator.reduce(sums, reduction="sum").tolist()
-        if many:
-            self._metrics["train"][name].append(total / many)
-
-
-def by_length(
-    forward: Forward,
-    input_ids: torch.Tensor,
-    attention_mask: torch.Tensor,
-    kept: int,
-    *,
-    passes: int,
-    **given: Any,
-) -> tuple[Read, ...]:
-    """What `forward` computes, in so many passes over rows of like length: what only pads them is not computed. Prompts
-    are padded on the left, completions, the last `kept` columns, on the right. Values of tokens are `(rows, kept)`, 0
-    where a pass left padding out; of single numbers (an auxiliary loss) the result is the mean of the passes."""
-    columns = input_ids.shape[1]
-    found = []
-    order = attention_mask.sum(dim=1).argsort()
-    for own in order.tensor_split(passes):
-        chosen = own if len(own) else order[:1]  # a pass for the sake of the other processes
-        used = attention_mask[chosen].any(dim=0).nonzero()
-        # A completion without a token would leave nothing to keep, so one column of it always stays; and so do the
-        # kept columns and one in front of them where a row is shorter, as a turn may be than another's longest.
-        start, end = (
-            min(int(used[0]), max(0, columns - kept - 1)),
-            max(int(used[-1]) + 1, columns - kept + 1),
-        )
-        missing = columns - end
-        one = forward(
-            input_ids[chosen, start:end], attention_mask[chosen, start:end], kept - missing, **given
-        )
-        found.append(
-            [
-                pad(part[: len(own)], (0, missing)) if part is not None and part.dim() else part
-                for part in one
-            ]
-        )
-    back = order.argsort()  # TRL's columns are in the rows' own order
-
-    def joined(parts: Sequence[Any]) -> Read:
-        if parts[0] is None:
-            return None
-        return torch.cat(list(parts))[back] if parts[0].dim() else torch.stack(list(parts)).mean()
-
-    return tuple(map(joined, zip(*found, strict=True)))
-
-
-Views = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-"""Turns of a batch, each as the policy saw it: each turn's row of the batch, the batch's columns that it shows, its own
-tokens last, the mask of these, and how many of the last columns its own tokens take. Columns and mask have the shape
-`(turns, columns)` and are padded on the left."""
-
-
-def turn_views(attention_mask: torch.Tensor, numbers: torch.Tensor, kept: int) -> Views:
-    """One view for each turn, given the mask of prompts and completions, the completions' `advantages.turn_numbers`,
-    and how many responses a turn sees.
-
-    >>> mask, numbers = torch.ones(1, 7, dtype=torch.long), torch.tensor([[1, 0, 2, 0, 3]])
-    >>> turn_views(mask, numbers, kept=1)[1].tolist()  # turn 3 sees the second response, not the first
-    [[0, 0, 0, 0, 1, 2], [0, 0, 1, 2, 3, 4], [0, 1, 2, 4, 5, 6]]
-    """
-    found = []
-    for row, (mask, turns) in enumerate(zip(attention_mask, numbers, strict=True)):
-        before = len(mask) - len(turns)
-        every, latest = (pad(own, (before, 0)) for own in (turns, turns.cummax(dim=0).values))
-        response = (every == 0) & (latest > 0)  # `latest` is the turn that came last
-        written = turns.unique()
-        for turn in written[written > 0].tolist():
-            mine = every == turn
-            seen = mask.bool() & (latest < turn) & ~(response & (latest < turn - kept)) | mine
-            found.append((row, seen.nonzero()[:, 0], int(mine.sum())))
-        if (
-            not written.any()
-        ):  # a row without a turn is a view all the same, so that every process has as many passes
-            found.append((row, mask.nonzero()[:, 0][: before + 1], 1))
-    rows, places, own = zip(*found, strict=True)
-    shown = pad_sequence(
-        [torch.ones_like(one) for one in places], batch_first=True, padding_side="left"
-    )
-    padded = pad_sequence(list(places), batch_first=True, padding_side="left")
-    return padded.new_tensor(rows), padded, shown.to(attention_mask), padded.new_tensor(own)
-
-
-def by_view(
-    read: Forward, views: Views, input_ids: torch.Tensor, kept: int, **given: Any
-) -> tuple[Read, ...]:
-    """What `read` computes of a batch's last `kept` columns, each turn read as it was sampled; 0 where none wrote."""
-    rows, places, mask, many = views
-    width = int(many.max())
-    ids = input_ids[rows[:, None], places]
-    found = read(ids, mask, width, **given)
-    own = torch.arange(width, 0, -1, device=ids.device) <= many[:, None]
-    columns = places[:, -width:] - (input_ids.shape[1] - kept)
-    row = rows[:, None].expand_as(columns)[own]
-
-    def placed(part: Read) -> Read:
-        if part is None or not part.dim():
-            return part
-        return part.new_zeros(len(input_ids), kept).index_put((row, columns[own]), part[own])
-
-    return tuple(map(placed, found))
+    def _log_mean(
+        self, name: str, values: torch.Tensor, chosen: torch.Tensor | None = None
+    ) -> None:
+        """Log the mean over all processes of these values, or of those that are chosen."""
+        flat = values.detach().reshape(-1) if chosen is None else values.detach()[chosen]
+        sums = torch.stack([flat.sum(), flat.new_tensor(len(flat))])
+        total, count = self.accelerator.reduce(sums, reduction="sum").tolist()
+        if count:
+            self._metrics["train"][name].append(total / count)
 
 
 def _tensor(values: Sequence[float | None]) -> torch.Tensor:

@@ -1,4 +1,6 @@
-"""Training with vLLM: what samples the rollouts, and a test that the weights really arrive there."""
+"""Training with vLLM: the generator that samples the rollouts, and a check that vLLM really gets
+the weights.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,14 +19,19 @@ from ..inference.base import Generator, Sampling
 from ..inference.vllm import VLLM, VLLMGenerator, VLLMServer, wait_for_server
 from .endings import RESUME, ending_after
 
-_ROWS, _TOKENS = 4, 16  # what `check_sync` samples each time
+_ROWS, _TOKENS = 4, 16  # the numbers of texts and tokens that `check_sync` samples
 ROUNDING = 0.2
-"""Nats a token by which log-probs may differ with the embedding restored: kernels in bfloat16 do by about 0.05, and by
-up to 0.5 with the embedding changed, which moves the model by about 3; samples of a stale layer are off by 10."""
+"""The largest difference of log-probs, in nats per token, that `check_sync` takes for rounding.
+
+In bfloat16 it is about 0.05, and up to 0.5 with the changed embedding, which moves the model by
+about 3. Samples of a layer that was not updated are off by 10.
+"""
 
 
 def policy_generator(trainer: GRPOTrainer) -> VLLM:
-    """What samples the policy in this process: the trainer's engine, or its server, which each process asks alone."""
+    """The generator of this process: the trainer's engine, or its server, which every process asks
+    on its own.
+    """
     args, tokenizer = cast(GRPOConfig, trainer.args), trainer.processing_class
     if args.vllm_mode == "colocate":
         return VLLMGenerator(trainer.vllm_generation.llm, tokenizer)
@@ -33,13 +40,17 @@ def policy_generator(trainer: GRPOTrainer) -> VLLM:
 
 @contextmanager
 def joining_server(args: GRPOConfig) -> Iterator[None]:
-    """Within the block TRL's trainer can be made: the server is up (else `GeneratorError`), and joining it has a
-    time-out. TRL sets none, and would wait forever for a server that still waits for a run that was killed."""
+    """A context in which TRL's trainer is made: the server is up, and joining it has a time-out.
+
+    TRL sets no time-out, and would wait forever for a server that still waits for a run that was
+    killed. Raises `GeneratorError` if the server is not up.
+    """
     if not args.use_vllm or args.vllm_mode != "server":
         yield
         return
     wait_for_server(_url(args), args.vllm_server_timeout)
-    client: Any = VLLMClient  # the class: TRL makes its client within its trainer's constructor
+    # On the class, since TRL makes its client in the constructor of its trainer
+    client: Any = VLLMClient
     join = client.init_communicator
     client.init_communicator = _bounded(join, args, "did not let this run join it")
     try:
@@ -49,11 +60,12 @@ def joining_server(args: GRPOConfig) -> Iterator[None]:
 
 
 def bound_sync(trainer: GRPOTrainer) -> None:
-    """Bound weight syncs with a server as `joining_server` does; what the server refuses is a `GeneratorError`."""
+    """Give weight syncs with a server a time-out, too. If the server refuses one, they raise
+    `GeneratorError`.
+    """
     args = cast(GRPOConfig, trainer.args)
-    if (
-        args.vllm_mode == "server" and trainer.accelerator.is_main_process
-    ):  # the only one that talks to it
+    # Only the main process talks to the server
+    if args.vllm_mode == "server" and trainer.accelerator.is_main_process:
         generation = cast(Any, trainer.vllm_generation)
         generation.sync_weights = _bounded(
             generation.sync_weights, args, "did not take the weights"
@@ -61,14 +73,21 @@ def bound_sync(trainer: GRPOTrainer) -> None:
 
 
 def sync_weights(trainer: GRPOTrainer) -> None:
-    """Bring the policy's weights to vLLM; every process calls it and waits until they are there."""
+    """Send the policy's weights to vLLM. Every process calls this and waits until they are
+    there.
+    """
     trainer.vllm_generation.sync_weights()
     trainer.accelerator.wait_for_everyone()
 
 
 class SyncCheck(NamedTuple):
-    """Mean absolute differences of log-probs, in nats per token: vLLM's from the training model's, with a changed and
-    with the restored embedding, and the training model's own before and after the change."""
+    """Mean absolute differences of log-probs, in nats per token.
+
+    Attributes:
+        changed: between vLLM and the training model, with the changed embedding.
+        restored: between both with the restored embedding.
+        moved: of the training model, between the changed and the restored embedding.
+    """
 
     changed: float
     restored: float
@@ -78,13 +97,20 @@ class SyncCheck(NamedTuple):
 def check_sync(
     model: Any, sync: Callable[[], None], sampler: Generator, scorer: Generator, prompt: list[int]
 ) -> SyncCheck:
-    """Change the input embedding, sync, and compare vLLM's log-probs of its tokens with the training model's; then the
-    same with the embedding restored.
+    """Check that vLLM samples from the training model: change the input embedding, sync, and
+    compare the log-probs that both give to vLLM's tokens; then do the same with the embedding
+    restored.
 
-    An engine that ignores updates, or keeps a tied output layer on old values, would train without an error on samples
-    of another policy. The sign of every other row is flipped, so that it comes back bit for bit. Every process calls
-    this, with any prompt. `model` is the training model, unwrapped (for LoRA the base embedding changes), `sync` brings
-    its weights to vLLM, `sampler` is vLLM and `scorer` the training model as a generator.
+    With an engine that ignores updates, or keeps old values in a tied output layer, training would
+    use samples of another policy without any error. The change flips the sign of every other row,
+    so that it can be taken back bit for bit. Every process calls this.
+
+    Args:
+        model: the training model, unwrapped. For LoRA the embedding of the base model changes.
+        sync: sends the weights to vLLM.
+        sampler: vLLM.
+        scorer: the training model as a generator.
+        prompt: token ids of any prompt.
 
     Raises:
         ConfigError: if they disagree.
@@ -93,7 +119,9 @@ def check_sync(
     failures: list[FaithfulSearchError] = []
 
     def sample() -> tuple[list[list[int]], list[float], list[float]]:
-        """Tokens with the log-probs of both; after a failure it still scores, because the other processes do."""
+        """vLLM's tokens with the log-probs of both. After a failure it scores all the same, since
+        the other processes do.
+        """
         try:
             rows = sampler.generate(
                 [prompt] * _ROWS, Sampling(max_new_tokens=_TOKENS, logprobs=True)
@@ -102,13 +130,10 @@ def check_sync(
             rows = []
             failures.append(error)
         ids = [row.ids for row in rows]
-        return (
-            ids,
-            [value for row in rows for value in row.logprobs or []],
-            _logprobs(scorer, prompt, ids),
-        )
+        sampled = [value for row in rows for value in row.logprobs or []]
+        return ids, sampled, _logprobs(scorer, prompt, ids)
 
-    # The embedding: a layer that every token goes through, and the one that engines keep a tied copy of.
+    # The embedding is a layer that every token passes, and of which engines keep a tied copy
     _flip(model)
     try:
         sync()
@@ -117,25 +142,29 @@ def check_sync(
         _flip(model)
     sync()
     _, *restored = sample()
-    before = _logprobs(scorer, prompt, ids)  # of the same tokens, with the restored embedding
+    # Of the first tokens, but with the restored embedding
+    before = _logprobs(scorer, prompt, ids)
     _reshard(model)
-    found = SyncCheck(
-        _difference(sampled, scored), _difference(*restored), _difference(scored, before)
+    result = SyncCheck(
+        changed=_difference(sampled, scored),
+        restored=_difference(*restored),
+        moved=_difference(scored, before),
     )
-    for check, failed in gather_object([(found, failures)]):
+    for check, failed in gather_object([(result, failures)]):
         if failed:
             raise failed[0]
-        # Rounding has more effect with the changed embedding: it is compared with how far the change moved the model.
+        # Rounding has more effect with the changed embedding, so that the difference is compared
+        # with how far the change has moved the model
         bound = check.moved / 4
-        if not (
-            check.changed <= bound and check.restored <= min(ROUNDING, bound)
-        ):  # NaN does not agree
-            off = f"{check.changed:.3g} nats a token (at most {bound:.3g}), restored by {check.restored:.3g}"
+        follows = check.changed <= bound and check.restored <= min(ROUNDING, bound)
+        if not follows:  # also if a difference is NaN
             raise ConfigError(
-                f"vLLM does not follow the training model: with a changed embedding its log-probs are off by {off} (at "
-                f"most {ROUNDING:g}). Take another version of vLLM or vllm_mode, or train with use_vllm: false"
+                "vLLM does not follow the training model: with a changed embedding its log-probs "
+                f"are off by {check.changed:.3g} nats a token (at most {bound:.3g}), restored by "
+                f"{check.restored:.3g} (at most {ROUNDING:g}). Take another version of vLLM or "
+                "vllm_mode, or train with use_vllm: false"
             )
-    return found
+    return result
 
 
 def _logprobs(scorer: Generator, prompt: list[int], rows: Sequence[list[int]]) -> list[float]:
@@ -143,14 +172,14 @@ def _logprobs(scorer: Generator, prompt: list[int], rows: Sequence[list[int]]) -
     probs = scorer.choice_probs(
         [prompt + before for before, _ in places], [[[token]] for _, token in places]
     )
-    return [
-        log(max(p, torch.finfo(torch.float32).tiny)) for [p] in probs
-    ]  # p may have underflowed to 0
+    smallest = torch.finfo(torch.float32).tiny  # p may have underflowed to 0
+    return [log(max(p, smallest)) for [p] in probs]
 
 
-def _difference(some: Sequence[float], others: Sequence[float]) -> float:
-    pairs = list(zip(some, others, strict=False))  # what could not be sampled is empty
-    return fmean(abs(one - other) for one, other in pairs) if pairs else float("nan")
+def _difference(first: Sequence[float], second: Sequence[float]) -> float:
+    """The mean absolute difference; NaN if nothing could be sampled."""
+    differences = [abs(a - b) for a, b in zip(first, second, strict=False)]
+    return fmean(differences) if differences else float("nan")
 
 
 @torch.no_grad()
@@ -169,27 +198,26 @@ def _flip(model: Any) -> None:
 
 
 def _reshard(model: Any) -> None:
-    """Under FSDP 2 a forward pass leaves a whole copy of each parameter, which hides the shard itself."""
+    """Under FSDP 2, drop the whole copies of parameters that a forward pass has left: they hide the
+    shards.
+    """
     for part in model.modules():
         if isinstance(part, FSDPModule):
             part.reshard()
 
 
 def _bounded(call: Callable[..., None], args: GRPOConfig, failed: str) -> Callable[..., None]:
-    subject, advice = (
-        f"the vLLM server at {_url(args)} {failed}",
-        f"see its log and start it again; {RESUME}",
-    )
+    subject = f"the vLLM server at {_url(args)} {failed}"
+    advice = f"see its log and start it again; {RESUME}"
 
-    def bounded(*given: Any, **named: Any) -> None:
+    def bounded(*args_: Any, **kwargs: Any) -> None:
         late = f"{subject} within {args.vllm_server_timeout:g} s (vllm_server_timeout); {advice}"
         with ending_after(args.vllm_server_timeout, late):
             try:
-                call(*given, **named)
+                call(*args_, **kwargs)
             except Exception as error:
-                if (
-                    isinstance(error, OSError) or type(error) is Exception
-                ):  # TRL's own for what a server refuses
+                # TRL raises a plain Exception if the server refuses something
+                if isinstance(error, OSError) or type(error) is Exception:
                     raise GeneratorError(f"{subject} ({error}); {advice}") from error
                 raise
 

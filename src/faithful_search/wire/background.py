@@ -1,4 +1,6 @@
-"""Event loops on threads of their own, for synchronous code; and what tasks, loops and threads share."""
+"""Event loops on threads of their own, for synchronous code; and what tasks, loops and threads
+share.
+"""
 
 import asyncio
 import concurrent.futures
@@ -24,9 +26,11 @@ if hasattr(os, "register_at_fork"):
 
 
 class DaemonThreads(ThreadPoolExecutor):
-    """An executor of daemon threads: a call that never returns holds up neither other calls nor the program's end.
+    """An executor of daemon threads: a call that never returns holds up neither other calls nor the
+    program's end.
 
-    Python's own, from which it is derived because event loops accept no other, never starts its threads.
+    Python's own, from which it is derived because event loops accept no other, never starts its
+    threads.
     """
 
     def __init__(self, most: int = _MOST) -> None:
@@ -84,8 +88,9 @@ class DaemonThreads(ThreadPoolExecutor):
 class Background:
     """Runs coroutines on an event loop in a daemon thread, for synchronous callers.
 
-    The loop is started with the first `run`, and anew in a forked child, after `stop`, and after something blocked it.
-    It ends with its owner. `threads` is how many `asyncio.to_thread` calls may run at once on it. Thread-safe.
+    The loop is started with the first `run`, and anew in a forked child, after `stop`, and after
+    something blocked it. It ends with its owner. `threads` is how many `asyncio.to_thread` calls
+    may run at once on it. Thread-safe.
     """
 
     def __init__(self, threads: int = _MOST) -> None:
@@ -97,10 +102,11 @@ class Background:
         self._loop: _Loop | None = None
 
     def run(self, work: Coroutine[Any, Any, T], patience: float = 60.0) -> T:
-        """The result of `work`, however long it takes, as long as the loop shows a sign of life every `patience` s.
+        """The result of `work`, however long it takes, as long as the loop shows a sign of life
+        every `patience` s.
 
-        Raises `TimeoutError` when something blocks the loop or has cancelled all that runs on it, or it has ended. The
-        next call then starts another.
+        Raises `TimeoutError` when something blocks the loop or has cancelled all that runs on it,
+        or it has ended. The next call then starts another.
         """
         if (
             self._pid != os.getpid()
@@ -109,7 +115,8 @@ class Background:
         with self._lock:
             if self._loop is None or not self._loop.usable:
                 self._loop = _Loop(self._threads)
-                # what the owner had open on the loop is collected with it, and closes on the loop in the next moments
+                # what the owner had open on the loop is collected with it, and closes on the loop
+                # in the next moments
                 weakref.finalize(self, self._loop.stop, after=0.1)
             loop = self._loop
         if threading.current_thread() is loop.thread:
@@ -130,7 +137,9 @@ class Background:
             future.cancel()
 
     def stop(self) -> None:
-        """Cancel what runs and end the thread; after a second a stuck one is left behind, being a daemon."""
+        """Cancel what runs and end the thread; after a second a stuck one is left behind, being a
+        daemon.
+        """
         loop = self._loop
         if loop is not None:
             loop.stop()
@@ -142,7 +151,9 @@ class Background:
 
 
 class _Loop:
-    """A daemon thread with a running event loop; knows nothing of its owner, so that the owner can be collected."""
+    """A daemon thread with a running event loop; knows nothing of its owner, so that the owner can
+    be collected.
+    """
 
     def __init__(self, threads: int) -> None:
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
@@ -179,7 +190,8 @@ class _Loop:
         self.loop.stop()
 
     def _serve(self) -> None:
-        # what is raised is a task's or callback's own: signals go to the main thread, and the others' work goes on
+        # what is raised is a task's or callback's own: signals go to the main thread, and the
+        # others' work goes on
         while not self._ended:
             with suppress(KeyboardInterrupt, SystemExit):
                 self.loop.run_forever()
@@ -190,7 +202,9 @@ class _Loop:
 async def map_concurrently(
     work: Callable[[Item], Coroutine[Any, Any, T]], items: Iterable[Item], most: int
 ) -> list[T]:
-    """The results of `work` in the items' order, at most `most` at a time; the first failure ends the others."""
+    """The results of `work` in the items' order, at most `most` at a time; the first failure ends
+    the others.
+    """
     gate = asyncio.Semaphore(most)
 
     async def gated(item: Item) -> T:
@@ -212,16 +226,18 @@ class _Cancelled(Exception):
 async def once(
     name: Hashable, work: Callable[[], Awaitable[T]], wait: float | None = None
 ) -> tuple[T, bool]:
-    """The result of `work`, and whether another caller in this process computed it under the same name.
+    """The result of `work`, and whether another caller in this process computed it under the same
+    name.
 
-    Concurrent callers share the result or the exception. When the caller who computes is cancelled, one of the others
-    takes over; one that has waited `wait` seconds does the work itself, because the other's event loop may be blocked.
+    Concurrent callers share the result or the exception. When the caller who computes is cancelled,
+    one of the others takes over; one that has waited `wait` seconds does the work itself, because
+    the other's event loop may be blocked.
     """
-    own: Future[T] = Future()
-    own.set_running_or_notify_cancel()  # so that a caller who stops waiting does not cancel it
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # so that a caller who stops waiting does not cancel it
     while (
-        flight := _flights.setdefault(name, own)
-    ) is not own:  # one atomic step, so it needs no lock
+        flight := _flights.setdefault(name, future)
+    ) is not future:  # one atomic step, so it needs no lock
         try:
             async with asyncio.timeout(wait) as limit:
                 with suppress(_Cancelled):
@@ -235,16 +251,17 @@ async def once(
     except BaseException as error:
         # forgotten first: a caller that is woken by a cancellation looks for the flight again
         _flights.pop(name, None)
-        own.set_exception(_Cancelled() if isinstance(error, asyncio.CancelledError) else error)
+        future.set_exception(_Cancelled() if isinstance(error, asyncio.CancelledError) else error)
         raise
     _flights.pop(name, None)
-    own.set_result(result)
+    future.set_result(result)
     return result, False
 
 
 class PerLoop(Generic[T]):
-    """One resource for each event loop, such as a connection pool; `close` closes it when its loop shuts down, or when
-    nothing holds this object any more."""
+    """One resource for each event loop, such as a connection pool; `close` closes it when its loop
+    shuts down, or when nothing holds this object any more.
+    """
 
     def __init__(self, close: Callable[[T], Coroutine[Any, Any, object]]) -> None:
         self._close = close
@@ -264,7 +281,9 @@ class PerLoop(Generic[T]):
 async def _keep(
     made: T, close: Callable[[T], Coroutine[Any, Any, object]]
 ) -> AsyncGenerator[T, None]:
-    """A generator, since a loop itself ends those: when it shuts down, as in `asyncio.run`, or nothing holds them."""
+    """A generator, since a loop itself ends those: when it shuts down, as in `asyncio.run`, or
+    nothing holds them.
+    """
     try:
         yield made
     finally:

@@ -1,4 +1,6 @@
-"""Results that cost money or time, kept in one SQLite file: what many threads ask for at once is computed once."""
+"""Results that cost money or time, kept in one SQLite file: what many threads ask for at once is
+computed once.
+"""
 
 import asyncio
 import hashlib
@@ -25,7 +27,10 @@ T = TypeVar("T")
 
 _OURS = 0x46534348  # the application id that marks a file as this cache
 _VERSION = 1
-_TABLE = "CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value BLOB NOT NULL, made REAL NOT NULL) WITHOUT ROWID"
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS entries "
+    "(key TEXT PRIMARY KEY, value BLOB NOT NULL, made REAL NOT NULL) WITHOUT ROWID"
+)
 _OWNER = """
 SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master)
 FROM pragma_application_id, pragma_user_version
@@ -42,7 +47,8 @@ _USED = """
 SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size
 """
 _LEAST = 2_000_000  # bytes: less would be the journal's alone
-_JOURNAL = 700_000  # bytes at least for the journal: each of several writers may add to it before one empties it
+# Bytes at least for the journal: each of several writers may add to it before one empties it
+_JOURNAL = 700_000
 _AROUND = 400  # bytes that an entry in memory takes besides the characters of its key and value
 _log = logging.getLogger(__name__)
 
@@ -56,18 +62,21 @@ def key_of(**parts: Any) -> str:
 class Cache:
     """Bytes by key in a SQLite file (WAL), safe for many threads and processes.
 
-    Concurrent callers in a process share the computation of a key; two processes may both compute it, and the first
-    result stays. What was put or read lately is in memory, too. A pickle carries the settings.
+    Concurrent callers in a process share the computation of a key; two processes may both compute
+    it, and the first result stays. What was put or read lately is in memory, too. A pickle carries
+    the settings.
 
     Args:
         path: the file; it and its folders are created when missing.
         patience: seconds to wait for another process that writes.
         max_age: seconds after which an entry counts as absent; the next result takes its place.
-        max_bytes: how large the file may grow, its journal included; two million at least. The oldest entries make room
-            for new ones, also when a larger file is opened. A value of more than a tenth of it is not kept.
+        max_bytes: how large the file may grow, its journal included; two million at least. The
+            oldest entries make room for new ones, also when a larger file is opened. A value of
+            more than a tenth of it is not kept.
         memory: bytes of entries held in memory; 0 for none.
 
-    Its methods raise `DataError` when the file cannot be opened or written, is damaged, or belongs to something else.
+    Its methods raise `DataError` when the file cannot be opened or written, is damaged, or belongs
+    to something else.
     """
 
     def __init__(
@@ -102,15 +111,15 @@ class Cache:
         return value if made > self._too_old() else None
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        wanted = list(keys)
-        found = {key: value for key in wanted if (value := self.recent(key)) is not None}
-        if rest := [key for key in wanted if key not in found]:
+        distinct = list(keys)
+        values = {key: value for key in distinct if (value := self.recent(key)) is not None}
+        if missing := [key for key in distinct if key not in values]:
             with self._connection() as connection:
-                for key in rest:
+                for key in missing:
                     for value, made in connection.execute(_GET, (key, self._too_old())):
-                        found[key] = value
+                        values[key] = value
                         self._remember(key, value, made)
-        return found
+        return values
 
     def put(self, key: str, value: bytes) -> None:
         """Keep a value; what is there already stays, unless it is too old."""
@@ -133,8 +142,9 @@ class Cache:
     ) -> tuple[T, bool]:
         """The value of `key`, and whether it was there already or a concurrent caller computed it.
 
-        Where the file cannot be read or written, and after `wait` seconds for it or for another caller, what `compute`
-        gives is returned all the same. Exceptions are never kept, nor is what `encode` makes `None` of.
+        Where the file cannot be read or written, and after `wait` seconds for it or for another
+        caller, what `compute` gives is returned all the same. Exceptions are never kept, nor is
+        what `encode` makes `None` of.
         """
 
         async def find_or_compute() -> tuple[T, bool]:
@@ -166,10 +176,10 @@ class Cache:
     def close(self) -> None:
         """Close the file and forget what is in memory; the next use opens it again."""
         with self._lock:
-            opened, self._open = self._open, None
+            connections, self._open = self._open, None
             self._recent, self._held = OrderedDict(), 0
-            if opened and opened[0] == os.getpid():
-                opened[1].close()
+            if connections and connections[0] == os.getpid():
+                connections[1].close()
 
     def __len__(self) -> int:
         with self._connection() as connection:
@@ -182,8 +192,10 @@ class Cache:
         return f"Cache({str(self.path)!r})"
 
     def __reduce__(self) -> "tuple[Callable[[], Cache], tuple[()]]":
-        how = {name: getattr(self, name) for name in ("patience", "max_age", "max_bytes", "memory")}
-        return partial(Cache, self.path, **how), ()
+        settings = {
+            name: getattr(self, name) for name in ("patience", "max_age", "max_bytes", "memory")
+        }
+        return partial(Cache, self.path, **settings), ()
 
     def _keep(self, key: str, value: bytes) -> None:
         try:
@@ -202,8 +214,8 @@ class Cache:
         self._recent[key] = value, made
         self._held += len(key) + len(value) + _AROUND
         while self._held > self.memory:
-            other, (old, _) = self._recent.popitem(last=False)
-            self._held -= len(other) + len(old) + _AROUND
+            oldest, (old, _) = self._recent.popitem(last=False)
+            self._held -= len(oldest) + len(old) + _AROUND
 
     def _too_old(self) -> float:
         """When an entry that counts as absent was made at the latest."""
@@ -260,10 +272,11 @@ class Cache:
         return connection
 
     def _make_room(self, connection: sqlite3.Connection) -> None:
-        """Remove the oldest entries while there are too many, and empty the journal when it is long.
+        """Remove the oldest entries while there are too many, and empty the journal when it is
+        long.
 
-        SQLite empties it only at a moment when nobody reads or writes. So whoever writes waits for that moment, up to a
-        second, or the journal would only grow under load.
+        SQLite empties it only at a moment when nobody reads or writes. So whoever writes waits for
+        that moment, up to a second, or the journal would only grow under load.
         """
         if self.max_bytes is None:
             return

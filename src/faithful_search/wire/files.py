@@ -14,8 +14,9 @@ except ImportError:  # Windows: writers are then kept apart by the system alone
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A path to write to, which replaces the file at `path` when the block ends and is removed when it fails: readers
-    see the old file or the whole new one, even if the writer is killed."""
+    """A path to write to, which replaces the file at `path` when the block ends and is removed when
+    it fails: readers see the old file or the whole new one, even if the writer is killed.
+    """
     path = Path(path)
     partial = path.with_name(f".{path.name}.partial")
     try:
@@ -28,8 +29,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 def lock(file: IO[Any] | int, wait: bool = False) -> bool:
     """Lock an open file against other processes until it is closed; whether that worked.
 
-    Where the system or the file system knows no locks, it counts as locked. The lock is on the file itself: `filelock`
-    would leave a second file beside files that are kept under version control.
+    Where the system or the file system knows no locks, it counts as locked. The lock is on the file
+    itself: `filelock` would leave a second file beside files that are kept under version control.
     """
     with suppress(OSError):  # a file system without locks
         try:
@@ -42,9 +43,10 @@ def lock(file: IO[Any] | int, wait: bool = False) -> bool:
 
 @contextmanager
 def alone_in(folder: Path, wait: bool = True) -> Iterator[bool]:
-    """While the block runs, no other process or thread is in one for this folder; gives `False` where one is that is
-    not waited for. The folder is made where it is not there. For files that are replaced: a lock on the file itself
-    would be on the old one."""
+    """While the block runs, no other process or thread is in one for this folder; gives `False`
+    where one is that is not waited for. The folder is made where it is not there. For files that
+    are replaced: a lock on the file itself would be on the old one.
+    """
     if fcntl is None:
         yield True
         return

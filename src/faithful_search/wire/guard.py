@@ -1,5 +1,7 @@
-"""Which addresses a policy may fetch: the public web, and what the user allows besides. URLs are judged twice: as
-written, and by the addresses that the host resolves to, to one of which the connection is then made (`Network`)."""
+"""Which addresses a policy may fetch: the public web, and what the user allows besides. URLs are
+judged twice: as written, and by the addresses that the host resolves to, to one of which the
+connection is then made (`Network`).
+"""
 
 import asyncio
 import ipaddress
@@ -14,8 +16,8 @@ from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpcore
-import httpx
+import httpcore2
+import httpx2
 
 from ..errors import ConfigError, ToolError
 from .background import DaemonThreads
@@ -24,12 +26,15 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Block = ipaddress.IPv4Network | ipaddress.IPv6Network
 Resolver = Callable[[str, int], Sequence[str]]
 
-# The ports that web sites use; with any other, a policy could be sent to scan or talk to something else.
+# The ports that web sites use; with any other, a policy could be sent to scan or talk to something
+# else.
 PORTS = frozenset({80, 443, 8000, 8008, 8080, 8443, 8888})
 LONGEST_URL = 4096
-# A resolver that hangs keeps its thread for as long; when this many hang, the next lookup has to wait.
+# A resolver that hangs keeps its thread for as long; when this many hang, the next lookup has to
+# wait.
 _LOOKUPS = 64
-# Before the last address of a host, none is tried for longer, so that a dead one does not use up all the time.
+# Before the last address of a host, none is tried for longer, so that a dead one does not use up
+# all the time.
 _FIRST_ADDRESSES = 3.0
 _MOST_ADDRESSES = 8
 
@@ -40,22 +45,24 @@ _AUTHORITY = re.compile(
 _NAME = re.compile(
     r"(?=.{1,253}\Z)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 )
-# A host that ends so is read as an IPv4 address by resolvers (127.1, 0x7f.1, 2130706433), whatever stands before.
-_NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
+# A host that ends so is read as an IPv4 address by resolvers (127.1, 0x7f.1, 2130706433), whatever
+# stands before.
+_NUMBER = re.compile(r"\A(?:.*\.)?+(?:[0-9]++|0x[0-9a-f]*+)\Z")
 _PRIVATE = (
     "arpa corp home internal intranet invalid lan local localdomain localhost onion private test"
 )
 _USUAL_PORT = {"http": 80, "https": 443}
 _NO_HOST = "the host of this URL is not a plain name or IP address"
 
-# Written out, because what the standard library takes for public differs between Python's versions. The last one looks
-# public, but holds the host's own services on one cloud.
+# Written out, because what the standard library takes for public differs between Python's versions.
+# The last one looks public, but holds the host's own services on one cloud.
 _CLOSED = """
     0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24
     192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4 168.63.129.16/32
     ::/3 2001::/23 2001:db8::/32 2002::/16 3fff::/20 4000::/2 8000::/1
 """
-# Tunnels are closed whatever they lead to: Teredo (in 2001::/23) and 6to4 carry an IPv4 address of the sender's choice.
+# Tunnels are closed whatever they lead to: Teredo (in 2001::/23) and 6to4 carry an IPv4 address of
+# the sender's choice.
 _CLOSED_BLOCKS = tuple(map(ipaddress.ip_network, _CLOSED.split()))
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
@@ -65,14 +72,18 @@ class Refused(ToolError):
 
 
 def resolve(host: str, port: int) -> list[str]:
-    """The IP addresses of a host by the system's resolver, best first. Blocks; raises `socket.gaierror`."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(item[4][0]) for item in found))
+    """The IP addresses of a host by the system's resolver, best first. Blocks; raises
+    `socket.gaierror`.
+    """
+    records = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(record[4][0]) for record in records))
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is of the public internet, and of no tunnel, test net or metadata service; an IPv4 address
-    inside an IPv6 one (`::ffff:…`, or `64:ff9b::…` of networks that have no IPv4) counts as itself."""
+    """Whether an address is of the public internet, and of no tunnel, test net or metadata service;
+    an IPv4 address inside an IPv6 one (`::ffff:…`, or `64:ff9b::…` of networks that have no IPv4)
+    counts as itself.
+    """
     return not any(_inner(address) in network for network in _CLOSED_BLOCKS)
 
 
@@ -86,12 +97,14 @@ def _inner(address: Address) -> Address:
 class Guard:
     """Lets a policy fetch from the public web only.
 
-    Public means: `http` or `https`; one of the `PORTS`; a full host name that is not of a private zone, or an address
-    in its plain form; and *every* address of the name in the public internet: no honest site has another.
+    Public means: `http` or `https`; one of the `PORTS`; a full host name that is not of a private
+    zone, or an address in its plain form; and *every* address of the name in the public internet:
+    no honest site has another.
 
     Args:
-        allow: what may be fetched besides: a host or address (`wiki.intranet`, `127.0.0.1`, `::1`; any port), one of
-            its ports (`wiki.intranet:8081`, `[::1]:8081`), or a network (`10.1.0.0/16`; any port, also by names).
+        allow: what may be fetched besides: a host or address (`wiki.intranet`, `127.0.0.1`, `::1`;
+            any port), one of its ports (`wiki.intranet:8081`, `[::1]:8081`), or a network
+            (`10.1.0.0/16`; any port, also by names).
         resolve: gives the addresses of a host; may block.
 
     Example:
@@ -110,7 +123,8 @@ class Guard:
         self._entries()
 
     def check(self, url: str, resolved_here: bool = True) -> str:
-        """The URL in plain form, without its fragment; raises `Refused`, saying what about it is not allowed.
+        """The URL in plain form, without its fragment; raises `Refused`, saying what about it is
+        not allowed.
 
         Where somebody else resolves names (`resolved_here=False`), networks let in addresses only.
         """
@@ -118,16 +132,18 @@ class Guard:
         hosts, networks = self._entries()
         if as_address(host) is not None:
             self.admit(host, port, [host])
-        # a name may lead to an allowed network, which only its addresses can tell: `admit` judges them
+        # a name may lead to an allowed network, which only its addresses can tell: `admit` judges
+        # them
         elif not (networks and resolved_here) and not hosts & {(host, None), (host, port)}:
             _check_public(host, port)
-        shown = f"[{host}]" if ":" in host else host
+        bracketed = f"[{host}]" if ":" in host else host
         usual = port == _USUAL_PORT[scheme]
-        return f"{scheme}://{shown}{'' if usual else f':{port}'}{rest if rest.startswith('/') else f'/{rest}'}"
+        return f"{scheme}://{bracketed}{'' if usual else f':{port}'}{rest if rest.startswith('/') else f'/{rest}'}"
 
     def admit(self, host: str, port: int, addresses: Sequence[str]) -> None:
-        """Raise `Refused` when a host is not listed and resolved to an address that is neither public nor of an allowed
-        network."""
+        """Raise `Refused` when a host is not listed and resolved to an address that is neither
+        public nor of an allowed network.
+        """
         hosts, networks = self._entries()
         if hosts & {(host, None), (host, port)}:
             return
@@ -161,7 +177,9 @@ class Guard:
 
 
 def _split(url: str) -> tuple[str, str, int, str]:
-    """Scheme, host, port and the rest of a URL; refuses what browsers, resolvers and libraries read differently."""
+    """Scheme, host, port and the rest of a URL; refuses what browsers, resolvers and libraries read
+    differently.
+    """
     url = url.strip(" \t\r\n") if isinstance(url, str) else ""
     if len(url) > LONGEST_URL:
         raise Refused(f"this URL is longer than {LONGEST_URL} characters")
@@ -192,14 +210,17 @@ def _split(url: str) -> tuple[str, str, int, str]:
         # compatibility forms first: full-width or circled digits are digits to some resolvers
         host = unicodedata.normalize("NFKC", parts[1]).replace("\u3002", ".").lower()
         try:
-            host = host if host.isascii() else httpx.URL(f"http://{host}/").raw_host.decode("ascii")
-        except (httpx.InvalidURL, UnicodeError):
+            host = (
+                host if host.isascii() else httpx2.URL(f"http://{host}/").raw_host.decode("ascii")
+            )
+        except (httpx2.InvalidURL, UnicodeError):
             raise Refused(_NO_HOST) from None
         host = host.removesuffix(".")
     address = as_address(host)
-    if address is None and (bracketed or not _NAME.fullmatch(host) or _NUMBER.fullmatch(host)):
+    if address is None and (bracketed or not _NAME.fullmatch(host) or _NUMBER.match(host)):
         raise Refused(_NO_HOST)
-    # an address as the standard library writes it: what is judged, listed and connected to is one text
+    # an address as the standard library writes it: what is judged, listed and connected to is one
+    # text
     return scheme, host if address is None else str(address), port, rest
 
 
@@ -212,7 +233,9 @@ def as_address(text: str) -> Address | None:
 
 
 def is_private(host: str) -> bool:
-    """Whether a host, by its looks alone, is not of the public internet: `redis`, `wiki.local`, `10.0.0.1`."""
+    """Whether a host, by its looks alone, is not of the public internet: `redis`, `wiki.local`,
+    `10.0.0.1`.
+    """
     address = as_address(host)
     if address is not None:
         return not is_public(address)
@@ -235,12 +258,14 @@ def _check_public(host: str, port: int) -> None:
         raise Refused(f"port {port} of {host} is not one of the web")
 
 
-class Network(httpcore.AnyIOBackend):
-    """Resolves a host, lets the guard judge all its addresses, and connects to one of them by number.
+class Network(httpcore2.AnyIOBackend):
+    """Resolves a host, lets the guard judge all its addresses, and connects to one of them by
+    number.
 
-    Judging and connecting are one step, so a name server that answers differently the second time gains nothing: it is
-    asked once. TLS still checks the certificate against the host's name. A lookup that hangs keeps neither its caller
-    nor the program's end waiting. Belongs to one event loop. Without a guard, every connection is let through.
+    Judging and connecting are one step, so a name server that answers differently the second time
+    gains nothing: it is asked once. TLS still checks the certificate against the host's name. A
+    lookup that hangs keeps neither its caller nor the program's end waiting. Belongs to one event
+    loop. Without a guard, every connection is let through.
     """
 
     def __init__(self, guard: Guard | None) -> None:
@@ -249,7 +274,7 @@ class Network(httpcore.AnyIOBackend):
 
     async def connect_tcp(  # type: ignore[override]
         self, host: str, port: int, timeout: float | None = None, **how: Any
-    ) -> httpcore.AsyncNetworkStream:
+    ) -> httpcore2.AsyncNetworkStream:
         try:
             addresses: Sequence[str] = [str(ipaddress.ip_address(host))]
         except ValueError:
@@ -269,16 +294,18 @@ class Network(httpcore.AnyIOBackend):
         *first, last = addresses[:_MOST_ADDRESSES]
         short = _FIRST_ADDRESSES if timeout is None else min(timeout, _FIRST_ADDRESSES)
         for address in first:
-            with suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
+            with suppress(httpcore2.ConnectError, httpcore2.ConnectTimeout):
                 return _closing(await super().connect_tcp(address, port, short, **how))
         return _closing(await super().connect_tcp(last, port, timeout, **how))
 
 
-def _closing(stream: httpcore.AsyncNetworkStream) -> httpcore.AsyncNetworkStream:
-    """The connection, closed when its caller gives up during the TLS handshake; httpcore would leave it open."""
+def _closing(stream: httpcore2.AsyncNetworkStream) -> httpcore2.AsyncNetworkStream:
+    """The connection, closed when its caller gives up during the TLS handshake; httpcore2 would
+    leave it open.
+    """
     handshake = stream.start_tls
 
-    async def start_tls(*how: Any, **more: Any) -> httpcore.AsyncNetworkStream:
+    async def start_tls(*how: Any, **more: Any) -> httpcore2.AsyncNetworkStream:
         try:
             return await handshake(*how, **more)
         except asyncio.CancelledError:
@@ -291,5 +318,7 @@ def _closing(stream: httpcore.AsyncNetworkStream) -> httpcore.AsyncNetworkStream
 
 @cache
 def tls() -> ssl.SSLContext:
-    """What certificates are checked against: the system's authorities (or `SSL_CERT_FILE`) and certifi's."""
-    return httpcore.default_ssl_context()
+    """What certificates are checked against: the system's authorities, or those of `SSL_CERT_FILE`
+    or `SSL_CERT_DIR`.
+    """
+    return httpcore2.default_ssl_context()

@@ -1,7 +1,12 @@
-"""Can the judge be trusted? Judges against people's labels, and against each other.
+"""Can the judge be trusted? Compares judges with people's labels, and with each other.
 
-`run` asks judges about the labelled pairs that `labelled` reads and splits, `from_scores` takes what audits recorded;
-both give an `Agreement`, whose figures `statistics` computes, source by source.
+```
+labelled pairs ─ run (asks judges) ──────────┐
+                                             ├─> RatedPair, … ─> Agreement
+scores.jsonl of audits ─ from_scores ────────┘
+```
+
+`labelled` reads and splits the labelled pairs; `statistics` has the formulas.
 """
 
 import hashlib
@@ -16,9 +21,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ...errors import ConfigError, DataError
+from ...json_lines import read_lines
 from ...judges import Judge, Verdict, prompting
-from ...trajectory import read_lines
-from ..files import PathLike
+from ...reading.files import PathLike
 from ..ledger import Records, ask_in_parts
 from ..report import aligned, interval
 from ..scores import read_scores
@@ -41,9 +46,10 @@ __all__ = [
     "sample",
 ]
 
-CHUNK = 64  # pairs: what a killed run loses at most
+CHUNK = 64
+"""The number of pairs that a judge is asked about at once: a run that is killed loses no more."""
 VERDICTS, RESULT = "verdicts.jsonl", "agreement.json"
-ALL = "all"
+ALL = "all"  # the name of all sources together
 _HEADER = [
     "judge",
     "labels",
@@ -58,8 +64,12 @@ _HEADER = [
 ]
 
 
-class Rated(NamedTuple):
-    """A pair: where it is from, what it is resampled with, its label where there is one, all verdicts."""
+class RatedPair(NamedTuple):
+    """A pair with the verdict of each judge, by the judge's name.
+
+    `group` is what is resampled as a whole, such as all pairs of one question. `truth` is a
+    person's label, `None` where there is none.
+    """
 
     source: str
     group: str
@@ -68,7 +78,11 @@ class Rated(NamedTuple):
 
 
 class Against(msgspec.Struct, frozen=True):
-    """One judge beside the labels of one source; `true` is the share of labels that are, over the pairs it judged."""
+    """One judge against the labels of one source.
+
+    `pairs` is the number of labelled pairs that it judged, `true` the share of them whose label is
+    true, and `bins` the number of bins that the calibration error is computed over.
+    """
 
     judge: str
     source: str
@@ -83,7 +97,7 @@ class Against(msgspec.Struct, frozen=True):
     bins: int
 
 
-class Between(msgspec.Struct, frozen=True):
+class BetweenJudges(msgspec.Struct, frozen=True):
     """Two judges on the pairs of one source that both judged."""
 
     first: str
@@ -94,55 +108,66 @@ class Between(msgspec.Struct, frozen=True):
 
 
 class Agreement(msgspec.Struct, frozen=True):
-    """What was measured. `among` is Fleiss' κ of all judges by source; `curves` what a calibration plot draws."""
+    """How far judges agree.
+
+    Attributes:
+        judges: their names.
+        against: each judge against the labels, by source.
+        between: each two judges against each other, by source.
+        among: Fleiss' κ of all judges, by source.
+        curves: the bins of a calibration plot, by judge.
+        settings: what the figures depend on, and the number of pairs by source.
+    """
 
     judges: tuple[str, ...]
     against: list[Against]
-    between: list[Between]
+    between: list[BetweenJudges]
     among: dict[str, Estimate]
     curves: dict[str, list[Bin]]
     settings: dict[str, Any]
 
     def table(self) -> str:
-        """Text to read: judges against labels, then judges against each other."""
-        lines = [_HEADER]
-        for row in self.against:
-            true = "-" if row.true is None else f"{row.true:.2f}"
-            shown = [interval(estimate) for estimate in (row.agreement, row.kappa, row.auroc)]
-            brier = interval(
-                msgspec.structs.replace(row.brier, low=None)
-            )  # alone: the line is long enough
-            error = f"{interval(row.calibration)} ({row.bins})"
-            lines.append(
-                [
-                    row.judge,
-                    row.source,
-                    str(row.pairs),
-                    true,
-                    *shown,
-                    error,
-                    brier,
-                    str(row.abstained),
-                ]
-            )
-        parts = [aligned(lines)] if self.against else []
+        """Two kinds of tables: judges against labels, then for each source judges against each
+        other.
+        """
+        parts = []
+        if self.against:
+            parts.append(aligned([_HEADER, *map(_cells, self.against)]))
         for source, fleiss in self.among.items():
-            found = {
-                (row.first, row.second): row.kappa for row in self.between if row.source == source
-            }
-            rows = [
-                [
-                    one,
-                    *(
-                        interval(found[one, other]) if (one, other) in found else ""
-                        for other in self.judges[1:]
-                    ),
-                ]
-                for one in self.judges[:-1]
-            ]
             last = f"Fleiss' κ of {len(self.judges)} judges: {interval(fleiss)} (n={fleiss.n})"
-            parts.append(f"{aligned([[f'κ, {source}', *self.judges[1:]], *rows])}\n{last}")
+            parts.append(f"{aligned(self._kappas(source))}\n{last}")
         return "\n\n".join(parts)
+
+    def _kappas(self, source: str) -> list[list[str]]:
+        """The cells of a triangle with Cohen's κ of each two judges, header first."""
+        kappas = {
+            (row.first, row.second): row.kappa for row in self.between if row.source == source
+        }
+        lines = [[f"κ, {source}", *self.judges[1:]]]
+        for first in self.judges[:-1]:
+            cells = [first]
+            for second in self.judges[1:]:
+                kappa = kappas.get((first, second))
+                cells.append("" if kappa is None else interval(kappa))
+            lines.append(cells)
+        return lines
+
+
+def _cells(row: Against) -> list[str]:
+    """One line of the table of judges against labels."""
+    without_interval = msgspec.structs.replace(row.brier, low=None)  # the line is long enough
+    return [
+        row.judge,
+        row.source,
+        str(row.pairs),
+        "-" if row.true is None else f"{row.true:.2f}",
+        interval(row.agreement),
+        interval(row.kappa),
+        interval(row.auroc),
+        f"{interval(row.calibration)} ({row.bins})",
+        interval(without_interval),
+        str(row.abstained),
+    ]
 
 
 def run(
@@ -155,45 +180,46 @@ def run(
     draws: int = DRAWS,
     progress: bool = True,
 ) -> Agreement:
-    """Ask every judge, by its name in the results, about every row; compare them with the labels and with each other.
+    """Ask every judge about every row, and compare the judges with the labels and each other.
 
-    Verdicts are appended to `OUT/verdicts.jsonl` as they come; a later run into the same directory asks only about what
-    is missing there or was abstained from. `OUT/agreement.json` appears when all is done. `limit` is the most rows of
-    each source, chosen by `seed`, `draws` are of the bootstrap. Raises `JudgeError` when a judge cannot be asked at
-    all, where what was judged before is kept, `DataError` without rows, or when `out` cannot be written.
+    Verdicts are appended to `OUT/verdicts.jsonl` as they come. A later run into the same directory
+    asks only about pairs that are missing there, or that the judge abstained from.
+    `OUT/agreement.json` is written at the end.
+
+    Args:
+        rows: the labelled pairs.
+        judges: by the names that they have in the results.
+        out: the directory.
+        limit: the largest number of rows of each source; they are drawn by `seed`.
+        seed: of the sample and the bootstrap.
+        draws: of the bootstrap.
+        progress: show a bar.
+
+    Raises `JudgeError` when a judge cannot be asked at all (the verdicts until then are kept),
+    `DataError` without rows or when `out` cannot be written, `ConfigError` without judges.
     """
     if not judges:
         raise ConfigError("name at least one judge")
     rows = list(rows) if limit is None else sample(rows, limit, seed)
     if not rows:
         raise DataError("no labelled rows to judge")
-    with Records(
-        results_folder(Path(out)) / VERDICTS,
-        "agreement",
-        _Line,
-        lambda line: (
-            (line.judge, line.by, line.pair),
-            Verdict(line.p, line.label, line.why, line.by),
-        ),
-    ) as kept:
-        found = {
-            name: _judge_all(name, judge, rows, kept, progress) for name, judge in judges.items()
+    file = results_folder(Path(out)) / VERDICTS
+    with Records(file, "agreement", VerdictLine, _key_and_verdict) as log:
+        verdicts = {
+            name: _judge_all(name, judge, rows, log, progress) for name, judge in judges.items()
         }
-    rated = [
-        Rated(
-            row.source,
-            row.group,
-            row.label,
-            {name: verdicts[at] for name, verdicts in found.items()},
-        )
-        for at, row in enumerate(rows)
-    ]
+    rated = []
+    for number, row in enumerate(rows):
+        verdicts_of_row = {name: column[number] for name, column in verdicts.items()}
+        rated.append(RatedPair(row.source, row.group, row.label, verdicts_of_row))
     settings = {"judges": {name: judge.name for name, judge in judges.items()}, "limit": limit}
     return _measured(rated, settings, draws, seed, out)
 
 
-class _Line(msgspec.Struct, frozen=True):
-    """A line of `verdicts.jsonl`; `by` is what the judge calls itself, `pair` a digest of what it read."""
+class VerdictLine(msgspec.Struct, frozen=True):
+    """A line of `verdicts.jsonl`. `judge` is the judge's name in the results, `by` what it calls
+    itself, and `pair` a digest of what it read.
+    """
 
     judge: str
     by: str
@@ -204,33 +230,53 @@ class _Line(msgspec.Struct, frozen=True):
     why: str = ""
 
 
+def _key_and_verdict(line: VerdictLine) -> tuple[tuple[str, str, str], Verdict]:
+    verdict = Verdict(line.p, line.label, line.why, line.by)
+    return (line.judge, line.by, line.pair), verdict
+
+
 def _judge_all(
-    name: str, judge: Judge, rows: Sequence[Labelled], kept: Records[_Line], progress: bool
+    name: str, judge: Judge, rows: Sequence[Labelled], log: Records[VerdictLine], progress: bool
 ) -> list[Verdict]:
+    """The judge's verdict on each row, from the log where it has one."""
     keys = []
     for row in rows:
-        # by the judge's own name and the prompt's version, too: what changed is asked about again
+        # The key holds the judge's own name and the prompt's version: if one of them has changed,
+        # the judge is asked again
         text = json.dumps(
             [row.premise, row.hypothesis, row.question, prompting.load(row.task).digest]
         )
         keys.append((name, judge.name, hashlib.sha256(text.encode()).hexdigest()[:16]))
     different = dict(zip(keys, rows, strict=True))
-    # one that abstained is asked about again
-    missing = [
-        (key, row)
-        for key, row in different.items()
-        if key not in kept.kept or kept.kept[key].abstained
-    ]
-    begun, hidden = len(different) - len(missing), None if progress else True
+    missing = []
+    for key, row in different.items():
+        if key not in log.kept or log.kept[key].abstained:
+            missing.append((key, row))
     with progress_bar(
-        total=len(different), initial=begun, desc=name, unit="pair", disable=hidden
+        total=len(different),
+        initial=len(different) - len(missing),
+        desc=name,
+        unit="pair",
+        disable=None if progress else True,
     ) as bar:
-        for answered in ask_in_parts(judge, missing, lambda item: item[1].pair, CHUNK):
-            kept.add(
-                [_Line(*key, row.id, own.p, own.label, own.why) for (key, row), own in answered]
-            )
+        for answered in ask_in_parts(
+            judge, missing, lambda key_and_row: key_and_row[1].pair, CHUNK
+        ):
+            lines = []
+            for ((_, by, pair), row), verdict in answered:
+                line = VerdictLine(
+                    judge=name,
+                    by=by,
+                    pair=pair,
+                    id=row.id,
+                    p=verdict.p,
+                    label=verdict.label,
+                    why=verdict.why,
+                )
+                lines.append(line)
+            log.add(lines)
             bar.update(len(answered))
-    return [kept.kept[key] for key in keys]
+    return [log.kept[key] for key in keys]
 
 
 def from_scores(
@@ -243,35 +289,45 @@ def from_scores(
 ) -> Agreement:
     """Compare the judges of two or more audits of the same trajectories, pair by pair.
 
-    Pairs are matched by the digest of their row, the metric (`info_think_lexical` and `info_think_faithfulness` are the
-    same pairs) and their place in it. A row is left out of a metric when a file lacks it or holds another number of
-    pairs; `settings` says how many pairs that were. Whole rows are resampled. `labels` is a `scores.jsonl` whose pairs
-    carry a person's labels; `agreement.json` is written into `out`, where that is given.
+    Pairs are matched by the digest of their row, the metric and their place in the row. The pairs
+    of `info_think_lexical` and `info_think_faithfulness` are the same. A row is left out of a
+    metric when a file lacks it or holds another number of pairs for it; `settings` has the number
+    of pairs that were left out. The bootstrap resamples whole rows.
 
-    Raises `DataError` for a file that is not a `scores.jsonl`, and when no pair is in all, `ConfigError` for fewer than
-    two files, or the same one twice.
+    Args:
+        paths: the `scores.jsonl` of each audit.
+        out: a folder for `agreement.json`; by default nothing is written.
+        labels: a `scores.jsonl` whose verdicts are a person's labels.
+        seed, draws: of the bootstrap.
+
+    Raises `DataError` for a file that is not a `scores.jsonl`, and when no pair is in all files;
+    `ConfigError` for fewer than two files, or the same one twice.
     """
     files = [*paths, *([] if labels is None else [labels])]
     if len(files) < 2:
         raise ConfigError("give two or more scores.jsonl files, or one and a labelled one")
     if len({Path(path).resolve() for path in paths}) < len(paths):
         raise ConfigError("the same scores.jsonl is given twice")
-    names, read = [f"{path}" for path in files], [_recorded(path) for path in files]
-    common = [key for key in read[0][1] if all(key in pairs for _, pairs in read)]
+    names = [str(path) for path in files]
+    recorded = [_recorded(path) for path in files]
+    common = [key for key in recorded[0][1] if all(key in pairs for _, pairs in recorded)]
     if not common:
         raise DataError(f"no judged pair is in all of: {', '.join(names)}; audit the same file")
-    judges = [judge for judge, _ in read[: len(paths)]]
-    # audits by the same judge, or by none that has a name, are told apart by their files
+    judges = [judge for judge, _ in recorded[: len(paths)]]
+    # Audits by the same judge, or by a judge without a name, are called by their files
     if not all(judges) or len(set(judges)) < len(judges):
         judges = names[: len(paths)]
     rated = []
     for key in common:
-        verdicts = [pairs[key] for _, pairs in read]
+        verdicts = [pairs[key] for _, pairs in recorded]
         truth = None if labels is None else verdicts.pop().label
         metric, digest, *_ = key
-        rated.append(Rated(metric, digest, truth, dict(zip(judges, verdicts, strict=True))))
+        verdicts_by_judge = dict(zip(judges, verdicts, strict=True))
+        rated.append(
+            RatedPair(source=metric, group=digest, truth=truth, verdicts=verdicts_by_judge)
+        )
     left_out = {
-        name: len(pairs) - len(common) for name, (_, pairs) in zip(names, read, strict=True)
+        name: len(pairs) - len(common) for name, (_, pairs) in zip(names, recorded, strict=True)
     }
     return _measured(rated, {"files": names, "left_out": left_out}, draws, seed, out)
 
@@ -284,76 +340,125 @@ def is_scores(path: PathLike) -> bool:
     return False
 
 
-# Where a pair stands: metric, digest, in the nth row of this digest, as this one of so many asked about there
-_Place = tuple[str, str, int, int, int]
+class _Place(NamedTuple):
+    """Where a pair stands in an audit: in the `copy`-th row with this digest, as pair `number` of
+    the `judged` pairs that the metric has a judge's verdict on there.
+    """
+
+    metric: str
+    digest: str
+    copy: int
+    number: int
+    judged: int
 
 
 def _recorded(path: PathLike) -> tuple[str, dict[_Place, Verdict]]:
-    """The judges' names, and the verdicts by where their pairs stand."""
-    # while an audit is not finished a later line of a row stands for the earlier ones
+    """The names of the judges of an audit, and the verdicts by the places of their pairs."""
+    # Until an audit is finished, a later line of a row replaces the earlier ones
     last = {line.row: line for line in read_scores(path)}
     pairs: dict[_Place, Verdict] = {}
     seen: Counter[str] = Counter()
     judges: dict[str, None] = {}
     for line in last.values():
         for name, cell in line.scores.items():
-            parts = cell.whole.parts
+            parts = cell.score.parts
             if name.endswith("_sub_em") or not parts.get("pairs"):
-                continue  # strings are compared there, no judge is asked
+                continue  # no judge is asked: strings are compared
             metric = name.removesuffix("_lexical").removesuffix("_faithfulness")
-            # a settled pair needed no judge (a search without a thought), so it says nothing about one
+            # No judge was asked about a settled pair, such as a search without a thought
             judged = [pair for pair in parts["pairs"] if not pair.get("settled")]
             for number, pair in enumerate(judged):
-                place = (metric, line.digest, seen[line.digest], number, len(judged))
+                place = _Place(
+                    metric=metric,
+                    digest=line.digest,
+                    copy=seen[line.digest],
+                    number=number,
+                    judged=len(judged),
+                )
                 pairs[place] = Verdict(pair.get("p"), pair.get("label"))
-            # a prompted judge's name goes on with its prompts, which differ from metric to metric
+            # The names of the prompts, which differ between metrics, follow the judge's own name
             judges[parts.get("judge", "").partition(" ")[0]] = None
         seen[line.digest] += 1  # a file may hold the same trajectory several times
     return " + ".join(judges), pairs
 
 
 def _measured(
-    pairs: Sequence[Rated], settings: Mapping[str, Any], draws: int, seed: int, out: PathLike | None
+    pairs: Sequence[RatedPair],
+    settings: Mapping[str, Any],
+    draws: int,
+    seed: int,
+    out: PathLike | None,
 ) -> Agreement:
-    """Every statistic, for each source and, where there are several, for all pairs together."""
+    """All statistics for each source and, where there are several, for all pairs together."""
     judges = tuple(pairs[0].verdicts)
-    labelled = any(pair.truth is not None for pair in pairs)
-    sources = dict(Counter(pair.source for pair in pairs))
-    how = {"draws": draws, "seed": seed}
+    has_labels = any(pair.truth is not None for pair in pairs)
+    counts = dict(Counter(pair.source for pair in pairs))
+    resampling = {"draws": draws, "seed": seed}
     result = Agreement(
-        judges, [], [], {}, {}, {**settings, **how, "bins": statistics.BINS, "pairs": sources}
+        judges=judges,
+        against=[],
+        between=[],
+        among={},
+        curves={},
+        settings={**settings, **resampling, "bins": statistics.BINS, "pairs": counts},
     )
-    for source in [*sources, *([ALL] if len(sources) > 1 else [])]:
+    sources = list(counts)
+    if len(sources) > 1:
+        sources.append(ALL)
+    for source in sources:
         part = [pair for pair in pairs if source in (ALL, pair.source)]
-        truth, groups = [pair.truth for pair in part], [pair.group for pair in part]
-        said = {judge: [pair.verdicts[judge].label for pair in part] for judge in judges}
-        for judge in judges if labelled else ():
-            own, p = said[judge], [pair.verdicts[judge].p for pair in part]
-            judged = [
-                label for label, given in zip(truth, own, strict=True) if None not in (label, given)
-            ]
-            # the last source is all of them, whose curves are drawn
-            result.curves[judge] = statistics.reliability(truth, p)
-            row = Against(
-                judge=judge,
+        groups = [pair.group for pair in part]
+        labels = {judge: [pair.verdicts[judge].label for pair in part] for judge in judges}
+        if has_labels:
+            for judge in judges:
+                row, curve = _against(judge, source, part, resampling)
+                result.against.append(row)
+                # of the last source, which is all of them where there are several
+                result.curves[judge] = curve
+        for first, second in combinations(judges, 2):
+            row_of_two = BetweenJudges(
+                first=first,
+                second=second,
                 source=source,
-                pairs=len(judged),
-                abstained=own.count(None),
-                true=sum(map(bool, judged)) / len(judged) if judged else None,
-                agreement=statistics.agreement_rate(truth, own, groups, **how),
-                kappa=statistics.cohen_kappa(truth, own, groups, **how),
-                auroc=statistics.auroc(truth, p, groups, **how),
-                calibration=statistics.calibration_error(truth, p, groups, **how),
-                brier=statistics.brier(truth, p, groups, **how),
-                bins=len(result.curves[judge]),
+                agreement=statistics.agreement_rate(
+                    labels[first], labels[second], groups, **resampling
+                ),
+                kappa=statistics.cohen_kappa(labels[first], labels[second], groups, **resampling),
             )
-            result.against.append(row)
-        for one, other in combinations(judges, 2):
-            alike = statistics.agreement_rate(said[one], said[other], groups, **how)
-            kappa = statistics.cohen_kappa(said[one], said[other], groups, **how)
-            result.between.append(Between(one, other, source, alike, kappa))
+            result.between.append(row_of_two)
         if len(judges) > 1:
-            result.among[source] = statistics.fleiss_kappa([*said.values()], groups, **how)
+            result.among[source] = statistics.fleiss_kappa([*labels.values()], groups, **resampling)
     if out is not None:
         write_metrics(Path(out) / RESULT, msgspec.to_builtins(result))
     return result
+
+
+def _against(
+    judge: str, source: str, pairs: Sequence[RatedPair], resampling: Mapping[str, int]
+) -> tuple[Against, list[Bin]]:
+    """One judge against the labels of these pairs, and its calibration curve."""
+    truth = [pair.truth for pair in pairs]
+    groups = [pair.group for pair in pairs]
+    labels = [pair.verdicts[judge].label for pair in pairs]
+    probabilities = [pair.verdicts[judge].p for pair in pairs]
+    curve = statistics.reliability(truth, probabilities)
+    # the labels of the pairs that the judge did not abstain from
+    judged = [
+        person
+        for person, label in zip(truth, labels, strict=True)
+        if person is not None and label is not None
+    ]
+    row = Against(
+        judge=judge,
+        source=source,
+        pairs=len(judged),
+        abstained=labels.count(None),
+        true=sum(judged) / len(judged) if judged else None,
+        agreement=statistics.agreement_rate(truth, labels, groups, **resampling),
+        kappa=statistics.cohen_kappa(truth, labels, groups, **resampling),
+        auroc=statistics.auroc(truth, probabilities, groups, **resampling),
+        calibration=statistics.calibration_error(truth, probabilities, groups, **resampling),
+        brier=statistics.brier(truth, probabilities, groups, **resampling),
+        bins=len(curve),
+    )
+    return row, curve

@@ -1,16 +1,19 @@
-"""Claims that people labelled as supported or not, with a split that never changes; judges, and labels as a judge.
+"""Pairs of texts that people labelled (`load`), and judges by the names that commands take
+(`parse_judge`).
 
-docs/judges.md says what the labels mean. A row's *group* is its question, or its premise where it has none. A row is
-held out when the first eight hex digits of the group's SHA-256 are divisible by five, or when it comes from
-AttributionBench's test file. What is hashed is NFKC text, lower-cased, punctuation and runs of blanks made one blank. A
-row that is not held out but shares a question or a passage with one that is has the split `overlap`.
+docs/judges.md says what the labels mean. Each row belongs to one of three splits, which never
+change. A row's *group* is its question, or its premise where it has no question. The row is held
+out when the first eight hex digits of the group's SHA-256 are divisible by five, or when it comes
+from AttributionBench's test file. The hashed text is NFKC, in lower case, with punctuation and runs
+of blanks replaced by one blank. A row that is not held out, but shares a question or a passage with
+one that is, has the split `overlap`. All others are `train`.
 """
 
 import hashlib
 import heapq
 import os
 import unicodedata
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -20,10 +23,11 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from ...bundled import bundled_json
+from ...columns import first
 from ...errors import ConfigError, DataError
-from ...judges import Judge, LexicalJudge, Pair, Verdict, load as load_judge
+from ...json_lines import read_rows
+from ...judges import Judge, Pair, Verdict, find as find_judge, load as load_judge
 from ...judges.base import Task
-from ...tasks import first, read_rows
 from ...text import normalize
 
 Split = Literal["train", "heldout", "overlap"]
@@ -31,14 +35,16 @@ Row = Mapping[str, Any]
 SPLITS: tuple[Split, ...] = ("train", "heldout", "overlap")
 TEST_FILE = "attributionbench_test500"
 FOLDS = 5  # one of which is held out
-# Columns of premise, hypothesis and label; those that tell known files (HaluEval has two hypotheses); words of labels
+# `COLUMNS` are the names of columns with the premise, the hypothesis and the label. `KNOWN` are the
+# columns by which known files are recognised. `TRUE` and `FALSE` are words of labels.
 COLUMNS, KNOWN, TRUE, FALSE = bundled_json("labelled_files.json").values()
 
 
 class Labelled(msgspec.Struct, frozen=True):
-    """Whether `hypothesis` follows from `premise`, as a person or a judge said; `group` is what must not be split.
+    """A pair of texts with a label: whether `hypothesis` follows from `premise`.
 
-    `task` is what a judge is asked about the pair, `p` the probability that whoever labelled it gave, if any.
+    `group` is a digest of what must not stand on two sides of a split. `task` is what a judge is
+    asked about the pair. `p` is the probability that the labeller gave, if any.
     """
 
     id: str
@@ -58,70 +64,85 @@ class Labelled(msgspec.Struct, frozen=True):
 
 
 def load(path: str | os.PathLike[str], split: Split | None = None) -> list[Labelled]:
-    """The labelled rows of a file, or of every `.jsonl[.gz]` file in a directory, in order; all, or those of one split.
+    """The labelled rows of a file, or of all `.jsonl` and `.jsonl.gz` files in a directory, in
+    order: all rows, or those of one split.
 
-    The columns of the first row say which kind of file it is: one of `KNOWN`, or any that has a premise (a text, or a
-    list of texts), a hypothesis and a label in one of `COLUMNS` each. A label is a boolean, 0 or 1, or one of the words
-    `TRUE` and `FALSE`. Such a file may also have `question`, `id`, `source`, `task` (what a judge is asked, "support"
-    without it) and `p`, the labeller's probability in [0, 1] that the label is true. AttributionBench's files are split
-    together with those beside them, also when only one is loaded.
+    The columns of the first row say which kind of file it is. It is one of `KNOWN`, or it has a
+    premise (a text, or a list of texts), a hypothesis and a label, each in one of `COLUMNS`. A
+    label is a boolean, 0 or 1, or one of the words `TRUE` and `FALSE`. The file may also have a
+    `question`, an `id`, a `source`, a `task` (what a judge is asked, by default "support") and `p`,
+    the labeller's probability in [0, 1] that the label is true. AttributionBench's files are split
+    together with its test file, even if only one of them is loaded.
 
-    Raises `DataError` for what cannot be read, naming file and line, and without rows.
+    Raises `DataError` for rows that cannot be read, with the file and the row, and when there are
+    no rows; `ConfigError` for an unknown split.
     """
     if split is not None and split not in SPLITS:
         raise ConfigError(f"unknown split {split!r}; there are: {', '.join(SPLITS)}")
-    path, endings = Path(path), (".jsonl", ".jsonl.gz")
-    wanted = (
-        sorted(file for file in path.iterdir() if file.name.endswith(endings))
-        if path.is_dir()
-        else [path]
-    )
-    # The test file beside AttributionBench's others says what must leave train, also when only they are loaded
-    others = [file for file in wanted if file.name.startswith("attributionbench")]
-    tests = {file.with_name(f"{TEST_FILE}{end}") for file in others for end in endings}
-    beside = [file for file in tests.difference(wanted) if file.exists()]
-    read = {file: list(_read(file)) for file in [*wanted, *beside]}
-    held_out = {
-        (row.source, key)
-        for own in read.values()
-        for row, keys in own
-        if row.split == "heldout"
-        for key in keys
+    path = Path(path)
+    endings = (".jsonl", ".jsonl.gz")
+    files = [path]
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.name.endswith(endings))
+    rows_of_files = {file: list(_read(file)) for file in [*files, *_test_files(files, endings)]}
+    held_out: set[tuple[str, str]] = set()  # by source and digest
+    for row, keys in chain.from_iterable(rows_of_files.values()):
+        if row.split == "heldout":
+            held_out.update((row.source, key) for key in keys)
+    rows: list[Labelled] = []
+    for row, keys in chain.from_iterable(rows_of_files[file] for file in files):
+        if row.split == "train" and any((row.source, key) in held_out for key in keys):
+            row = msgspec.structs.replace(row, split="overlap")
+        rows.append(row)
+    if not rows:
+        raise DataError(f"{path}: no labelled rows in {' and '.join(endings)} files")
+    chosen = [row for row in rows if split in (None, row.split)]
+    if not chosen:
+        raise DataError(f"{path}: no labelled rows in the split {split!r}")
+    return chosen
+
+
+def _test_files(files: Sequence[Path], endings: Sequence[str]) -> list[Path]:
+    """AttributionBench's test file, where only others of its files are loaded: their rows must
+    leave `train` if they share something with it.
+    """
+    tests = {
+        file.with_name(f"{TEST_FILE}{ending}")
+        for file in files
+        if file.name.startswith("attributionbench")
+        for ending in endings
     }
-    rows = []
-    for row, keys in (item for file in wanted for item in read[file]):
-        crosses = row.split == "train" and any((row.source, key) in held_out for key in keys)
-        rows.append(msgspec.structs.replace(row, split="overlap") if crosses else row)
-    found = [row for row in rows if split in (None, row.split)]
-    if not found:
-        where = f"in the split {split!r}" if rows else f"in {' and '.join(endings)} files"
-        raise DataError(f"{path}: no labelled rows {where}")
-    return found
+    return [file for file in tests.difference(files) if file.exists()]
 
 
 def sample(rows: Iterable[Labelled], per_source: int, seed: int = 0) -> list[Labelled]:
-    """At most `per_source` rows of each source, in the order they came; a larger sample contains the smaller ones."""
-    by_source: dict[str, list[tuple[int, Labelled]]] = defaultdict(list)
+    """At most `per_source` rows of each source, in their order. A larger sample contains the
+    smaller ones.
+    """
+    rows = list(rows)
+    places: dict[str, list[int]] = defaultdict(list)  # by source
     for place, row in enumerate(rows):
-        by_source[row.source].append((place, row))
-    chosen = [
-        heapq.nsmallest(per_source, own, key=lambda item: rank(seed, item[1].id))
-        for own in by_source.values()
-    ]
-    return [row for _, row in sorted(chain.from_iterable(chosen), key=lambda item: item[0])]
+        places[row.source].append(place)
+    chosen: list[int] = []
+    for places_of_source in places.values():
+        chosen += heapq.nsmallest(
+            per_source, places_of_source, key=lambda place: rank(seed, rows[place].id)
+        )
+    return [rows[place] for place in sorted(chosen)]
 
 
 def rank(seed: int, id: str) -> str:
-    """Where an item comes in the order of which the first ones are a sample."""
+    """A key by which rows are sorted at random: the first ones are a sample."""
     return hashlib.sha256(f"{seed} {id}".encode()).hexdigest()
 
 
 @dataclass(frozen=True)
-class RecordedJudge:
-    """Labels that were given before, by people or another run, as a judge.
+class RecordedJudge(Judge):
+    """A judge that repeats recorded labels, of people or of another run.
 
-    It looks a pair up by what it says (question, premise, hypothesis, task) and abstains where there is no label, or
-    both. p is the labeller's where the file has it, else 1 or 0. The name holds a digest of the labels.
+    It looks a pair up by its question, premise, hypothesis and task. It abstains from a pair that
+    has no label, and from one that was labelled both true and false. Its p is the labeller's if the
+    file has one, else 1 or 0. Its name holds a digest of the labels.
     """
 
     name: str
@@ -129,16 +150,15 @@ class RecordedJudge:
 
     @classmethod
     def of(cls, rows: Iterable[Labelled]) -> "RecordedJudge":
-        found: dict[Pair, Verdict] = {}
+        verdicts: dict[Pair, Verdict] = {}
         for row in rows:
-            # without a p the label is as sure as can be: calibration then reads it as 1 or 0
-            own = Verdict(float(row.label) if row.p is None else row.p, row.label)
-            alike = found.get(row.pair, own).label == row.label
-            found[row.pair] = own if alike else Verdict(None, None, "labelled both ways")
-        digest = hashlib.sha256(
-            "\n".join(f"{pair} {own.p} {own.label}" for pair, own in found.items()).encode()
-        )
-        return cls(f"labels@{digest.hexdigest()[:12]}", found)
+            # Without a p the label counts as certain
+            verdict = Verdict(float(row.label) if row.p is None else row.p, row.label)
+            alike = verdicts.get(row.pair, verdict).label == row.label
+            verdicts[row.pair] = verdict if alike else Verdict(None, None, "labelled both ways")
+        lines = [f"{pair} {verdict.p} {verdict.label}" for pair, verdict in verdicts.items()]
+        digest = hashlib.sha256("\n".join(lines).encode())
+        return cls(f"labels@{digest.hexdigest()[:12]}", verdicts)
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
         missing = Verdict(None, None, "no label for this pair")
@@ -146,101 +166,114 @@ class RecordedJudge:
 
 
 def parse_judge(spec: str, trust_remote_code: bool = False) -> tuple[str, Judge]:
-    """A judge and its name from what is typed on a command line.
+    """The name of a judge and the judge, from its specification on a command line:
 
     ```
     lexical | containment | embedding:MODEL | nli:MODEL | generator:MODEL | endpoint:MODEL@URL | remote:URL
     labels:PATH
     ```
-    MODEL is a Hub id or a directory (for `endpoint` the served name). The name is the kind and the model's last part.
-    PATH is a labelled file or a folder of them, such as another run of a judge over the same pairs.
 
-    Raises `ConfigError` for anything else, `DataError` for a PATH that holds no labels.
+    MODEL is a Hub id or a directory, for `endpoint` the served name. PATH is a labelled file or a
+    folder of them, such as another run of a judge on the same pairs. The name is the kind with the
+    last part of MODEL or PATH.
+
+    Raises `ConfigError` for any other specification, `DataError` for a PATH that holds no labels.
     """
     kind, _, model = spec.partition(":")
-    served, _, url = model.rpartition("@") if kind == "endpoint" else (model, "", "")
-    name = (
-        f"{kind}:{served.removesuffix('/pairs.jsonl').rstrip('/').rsplit('/', 1)[-1]}"
-        if model
-        else kind
-    )
-    if spec == "containment":
-        return spec, LexicalJudge()
-    if kind == "lexical" and model:
-        raise ConfigError(f"{spec!r}: the lexical judge has no model")
+    url = ""
+    if kind == "endpoint":
+        model, _, url = model.rpartition("@")
+    last_part = model.removesuffix("/pairs.jsonl").rstrip("/").rsplit("/", 1)[-1]
+    name = f"{kind}:{last_part}" if model else kind
     if kind == "labels" and model:
         return name, RecordedJudge.of(load(model))
-    if kind == "remote":  # its model is the server's business
+    if kind == "remote":  # the server chooses the model
         return spec, load_judge(kind, url=model)
     if kind == "endpoint":
-        if not served or not url.startswith(("http://", "https://")):
+        if not model or not url.startswith(("http://", "https://")):
             raise ConfigError(f"{spec!r}: expected endpoint:MODEL@URL with an http(s) URL")
-        # Several claims in one request bring no probabilities, which calibration needs
-        return name, load_judge(kind, served, url=url, together=False)
-    knobs = {"trust_remote_code": True} if trust_remote_code and kind != "lexical" else {}
-    return name, load_judge(kind, model or None, **knobs)
+        # A request with several claims brings no probabilities, which calibration needs
+        return name, load_judge(kind, model, url=url, together=False)
+    settings = {}
+    if trust_remote_code and "trust_remote_code" in find_judge(kind).flags:
+        settings["trust_remote_code"] = True
+    return name, load_judge(kind, model or None, **settings)
 
 
 def parse_judges(specs: Iterable[str], trust_remote_code: bool = False) -> dict[str, Judge]:
-    """The judges by name; a name that two have gets a number."""
-    found: dict[str, Judge] = {}
-    for name, judge in (parse_judge(spec, trust_remote_code) for spec in specs):
-        taken = sum(other == name or other.startswith(f"{name} #") for other in found)
-        found[f"{name} #{taken + 1}" if taken else name] = judge
-    return found
+    """The judges by name. The second judge of a name is called NAME #2, and so on."""
+    judges: dict[str, Judge] = {}
+    times: Counter[str] = Counter()
+    for spec in specs:
+        name, judge = parse_judge(spec, trust_remote_code)
+        times[name] += 1
+        if times[name] > 1:
+            name = f"{name} #{times[name]}"
+        judges[name] = judge
+    return judges
 
 
 def _read(path: Path) -> Iterator[tuple[Labelled, Sequence[str]]]:
-    """The rows, each with the digests of its question and passages: rows that share one belong on one side."""
+    """The rows, each with digests of its question and its passages. Rows that share a digest must
+    not stand on both sides of a split.
+    """
     stem = path.name.removesuffix(".gz").removesuffix(".jsonl")
     kind: str | None = None
     for number, row in enumerate(read_rows(path), start=1):
         if kind is None:
             kind = next((name for name, columns in KNOWN.items() if row.keys() >= set(columns)), "")
         try:
-            for one in _plain(row, kind):
-                yield _labelled(one, f"{stem}:{number}", stem)
+            for plain_row in _plain(row, kind):
+                yield _labelled(plain_row, f"{stem}:{number}", stem)
         except (KeyError, TypeError, ValueError) as error:
-            what = (
-                f"no column {error}; it has: {', '.join(row)}"
-                if isinstance(error, KeyError)
-                else str(error)
-            )
-            raise DataError(f"{path}, row {number}: {what}") from error
+            problem = str(error)
+            if isinstance(error, KeyError):
+                problem = f"no column {error}; it has: {', '.join(row)}"
+            raise DataError(f"{path}, row {number}: {problem}") from error
 
 
 def _plain(row: Row, kind: str) -> Iterator[Row]:
-    """The row in the columns that any other file may have; one of HaluEval is two."""
+    """The row of a known kind of file in the usual columns. A row of HaluEval becomes two."""
     if kind == "halueval":
         for which in ("right", "hallucinated"):
-            said = {"hypothesis": row[f"{which}_answer"], "label": which == "right", "id": which}
-            yield {"premise": row["knowledge"], "question": row["question"], "source": kind, **said}
+            yield {
+                "premise": row["knowledge"],
+                "question": row["question"],
+                "source": kind,
+                "hypothesis": row[f"{which}_answer"],
+                "label": which == "right",
+                "id": which,
+            }
     elif kind:
-        pair = dict(
-            zip(
-                ("premise", "hypothesis", "label"),
-                (row[column] for column in KNOWN[kind]),
-                strict=True,
-            )
-        )
-        yield {**pair, "question": row.get("question"), "source": kind}
+        premise, hypothesis, label = KNOWN[kind]
+        yield {
+            "premise": row[premise],
+            "hypothesis": row[hypothesis],
+            "label": row[label],
+            "question": row.get("question"),
+            "source": kind,
+        }
     else:
         yield row
 
 
 def _labelled(row: Row, place: str, stem: str) -> tuple[Labelled, Sequence[str]]:
+    """The labelled pair, and the digests of its question and passages.
+
+    `place` is FILE:ROW and `stem` the file's name. Raises `TypeError` or `ValueError` for values
+    that cannot be read.
+    """
     values = []
     for names in COLUMNS:
-        if (value := first(row, names)) is None:
+        column = first(row, names)
+        if column is None:
             raise ValueError(
                 f"no column {' or '.join(names)}; it has: {', '.join(row) or 'nothing'}"
             )
-        values.append(value)
+        values.append(column.value)
     premise, hypothesis, label = values
-    passages, question = (
-        [premise] if isinstance(premise, str) else premise,
-        row.get("question") or "",
-    )
+    passages = [premise] if isinstance(premise, str) else premise
+    question = row.get("question") or ""
     if not isinstance(passages, list) or not all(
         isinstance(text, str) for text in (*passages, hypothesis, question)
     ):
@@ -251,22 +284,23 @@ def _labelled(row: Row, place: str, stem: str) -> tuple[Labelled, Sequence[str]]
     p = row.get("p")
     if task not in get_args(Task):
         raise ValueError(f"unknown task {task!r}; there are: {', '.join(get_args(Task))}")
-    # `in (0, 1)` is true of booleans and of 1.0, too
-    word = (
-        str(int(label))
-        if label in (0, 1)
-        else str(label).strip().lower().replace("_", " ").replace("-", " ")
-    )
+    word = str(label).strip().lower().replace("_", " ").replace("-", " ")
+    if label in (0, 1):  # booleans and 1.0, too
+        word = str(int(label))
     if word not in (*TRUE, *FALSE):
         raise ValueError(f"the label {label!r} is not understood; use true or false")
-    # ways to spell a question must not put it on both sides
-    simple = [
+    # Normalised, so that two spellings of a question do not stand on both sides of a split
+    normalized = [
         normalize(unicodedata.normalize("NFKC", text), "pokee") for text in (question, *passages)
     ]
-    told = [text for text in simple if text] or [hypothesis]
-    keys = [hashlib.sha256(text.encode()).hexdigest() for text in told]
+    texts = [text for text in normalized if text] or [hypothesis]
+    keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
     source = str(row.get("source") or stem)
-    reserved = stem == TEST_FILE and source == "attributionbench"
+    is_test = stem == TEST_FILE and source == "attributionbench"
+    is_held_out = is_test or int(keys[0][:8], 16) % FOLDS == 0
+    probability = None
+    if isinstance(p, (int, float)) and not isinstance(p, bool) and 0 <= p <= 1:
+        probability = float(p)
     labelled = Labelled(
         id=place if row.get("id") is None else f"{place}:{row['id']}",
         premise="\n\n".join(passages),
@@ -274,11 +308,9 @@ def _labelled(row: Row, place: str, stem: str) -> tuple[Labelled, Sequence[str]]
         question=question,
         label=word in TRUE,
         source=source,
-        split="heldout" if reserved or int(keys[0][:8], 16) % FOLDS == 0 else "train",
+        split="heldout" if is_held_out else "train",
         group=keys[0][:16],
         task=task,
-        p=float(p)
-        if isinstance(p, (int, float)) and not isinstance(p, bool) and 0 <= p <= 1
-        else None,
+        p=probability,
     )
     return labelled, keys

@@ -1,8 +1,12 @@
-"""An audit, or a comparison, as one page to look at: the figures at the top, then trajectories, step by step with their
-scores and reasons (which the demo shows, too), or questions.
+"""An audit (`write`) or a comparison (`write_comparison`) as an HTML page.
 
-A page is a single file that loads nothing and needs no server. Everything in it that an agent or a tool wrote is
-untrusted: it is escaped, and a content security policy lets nothing run but the page's own script.
+The figures stand at the top. Below them are trajectories, step by step with their scores and
+reasons, or the questions that differ. `fields` has what is shown of a trajectory; the demo uses it,
+too.
+
+A page is a single file that loads nothing and needs no server. Everything that an agent or a tool
+wrote is untrusted: it is escaped, and a content security policy lets only the page's own script
+run.
 """
 
 import base64
@@ -22,126 +26,205 @@ from urllib.parse import quote
 import msgspec
 
 from ... import __version__
-from ...judges.grounding import pieces
+from ...citations import Referent, read_answer
+from ...escape import printable
+from ...judges.lexical import pieces
+from ...reading.files import PathLike
 from ...rewards import Score
 from ...rewards.citation import CHECKS
+from ...rewards.citation_returned import different
+from ...rewards.format import TRANSCRIPT
 from ...trajectory import ToolCall, Trajectory
 from ..comparison import Comparison, Side, changes
-from ..files import PathLike
-from ..metrics import about, asks
+from ..metrics import about, arrow, asks
 from ..scores import read_scores
 from ..stats import Estimate
 from ..summary import Audit
 from ..writing import write_whole
-from . import extremes, sentences
+from . import RIGHT, extremes, interval, marked, meaning, sentences, telling
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 REPORT = "report.html"
 BINS = 20
+"""The number of bars in a histogram."""
 PAGE = 10_000_000
-"""Characters of all texts on a page."""
+"""The largest number of characters in all texts of a page."""
 LOW, HIGH = 0.5, 0.999
-"""Scores below the first are marked as low, those above the second as high."""
+"""Scores below `LOW` are marked as low, and those above `HIGH` as high."""
 OPEN, FOLDED, ROW = 1_500, 20_000, 200_000
-"""Characters of a text that are shown, those that are folded behind them, and those of all texts of a row."""
+"""The largest number of characters of a text that are shown, of those that are folded after them,
+and of all texts of a row.
+"""
 MOST = 100
-"""Steps of a row, and items of any kind at a step, that are shown."""
-_LINE = 1_000
+"""The largest number of steps of a row, and of items of any kind at a step."""
+_LINE = 1_000  # the largest number of characters in a name
 
 
 def write(
     path: PathLike, audit: Audit, scores: PathLike, rollouts: Iterable[tuple[int, Trajectory]]
 ) -> Path:
-    """Write the page of an audit and its `scores.jsonl`; `rollouts` are those to show, with the number of their row.
+    """Write the page of an audit.
 
-    Raises `DataError` when the scores cannot be read, or the page cannot be written.
+    Args:
+        path: of the page.
+        audit: its figures.
+        scores: its `scores.jsonl`.
+        rollouts: the trajectories to show, with the numbers of their rows.
+
+    Returns `path`. Raises `DataError` when the scores cannot be read, or the page cannot be
+    written.
     """
-    shown = dict(rollouts)
+    rows_shown = dict(rollouts)
     values: dict[str, array[float]] = {}
     rows: dict[int, dict[str, Score]] = {}
     for line in read_scores(scores, audit.n + audit.errors):
         for name, cell in line.scores.items():
             if cell.value is not None:
                 values.setdefault(name, array("d")).append(cell.value)
-        if line.row in shown:
-            rows[line.row] = {name: cell.whole for name, cell in line.scores.items()}
+        if line.row in rows_shown:
+            rows[line.row] = {name: cell.score for name, cell in line.scores.items()}
     limits = {
         **dict.fromkeys({*audit.rows, *values}, (0.0, 1.0)),
         "calls": (0.0, math.inf),
         **audit.bounds,
     }
-    share = min(ROW, PAGE // max(1, len(shown)))
+    share = min(ROW, PAGE // max(1, len(rows_shown)))
     best, worst = extremes(audit) or (None, None)
-    # what a sentence speaks of, as the page's script filters and orders by it
+    right = next((name for name in audit.rows if name.startswith(RIGHT)), None)
+    # By the first word of a sentence, how the page's script filters and orders the rows for it
     views = {
+        "Right": {"metric": right, "order": "worst"},
         "Best": {"metric": best, "order": "best"},
         "Worst": {"metric": worst, "order": "worst"},
     }
-    return _render(
+    first = telling(audit)
+    return render(
         path,
         "template.html",
         audit=audit,
         title=Path(str(audit.settings.get("source", "trajectories"))).name,
         told=[(sentence, views.get(sentence.partition(":")[0])) for sentence in sentences(audit)],
         bars={name: _scale(row, limits[name]) for name, row in audit.rows.items()},
+        first=first,
+        others=[name for name in audit.rows if name not in first],
         histograms=[_histogram(name, column, limits[name]) for name, column in values.items()],
-        examples={issue.kind: issue.why for one in shown.values() for issue in one.all_issues()},
+        examples={
+            issue.kind: issue.why
+            for trajectory in rows_shown.values()
+            for issue in trajectory.all_issues()
+        },
         lower=[name for name in audit.rows if about(name).direction < 0],
         rollouts=[
-            fields(row, trajectory, rows.get(row, {}), share) for row, trajectory in shown.items()
+            fields(row, trajectory, rows.get(row, {}), share, first)
+            for row, trajectory in rows_shown.items()
         ],
     )
 
 
-def write_comparison(path: PathLike, found: Comparison, sides: Sequence[Side]) -> Path:
-    """Write the page. Questions link to their rows in the audits' own reports, where these lie."""
-    reports = []  # of each audit its report's address, seen from the page
+def write_comparison(path: PathLike, comparison: Comparison, sides: Sequence[Side]) -> Path:
+    """Write the page of a comparison. Questions link to their rows in the reports of the audits,
+    where there are any.
+    """
+    reports: list[str | None] = []  # the address of each side's report, seen from the page
     for side in sides:
         report = Path(side.folder) / REPORT
-        known = side.rows and report.is_file()
-        reports.append(
-            quote(Path(os.path.relpath(report, Path(path).parent)).as_posix()) if known else None
-        )
-    header, *table = found.table()
-    return _render(
+        address = None
+        if side.rows and report.is_file():
+            address = quote(Path(os.path.relpath(report, Path(path).parent)).as_posix())
+        reports.append(address)
+    return render(
         path,
         "comparison.html",
-        found=found,
-        header=header,
-        rows=[(name, cells) for name, *cells in table],
-        changed={metric: changes(sides, metric) for metric in found.rows},
+        found=comparison,
+        header=comparison.table()[0],
+        summaries=[_summary(comparison, place) for place in range(len(comparison.shared))],
+        rows=[_compared(comparison, metric) for metric in comparison.rows],
+        changed={metric: changes(sides, metric) for metric in comparison.rows},
         reports=reports,
     )
 
 
+def _summary(comparison: Comparison, place: int) -> dict[str, Any]:
+    """The clear differences between the later side number `place` and the first."""
+    groups = {
+        word: [(metric, interval(change, sign=True)) for metric, change in rows.items()]
+        for word, rows in comparison.clear(place).items()
+    }
+    return {
+        "title": comparison.title(place),
+        "groups": groups,
+        "unclear": comparison.unclear(place),
+    }
+
+
+def _compared(comparison: Comparison, metric: str) -> dict[str, Any]:
+    """A line of the table: each estimate and each difference as text and as a bar. All bars of the
+    line have one scale.
+    """
+    estimates = comparison.rows[metric]
+    differences = comparison.differences[metric]
+    limits = _common_scale(estimates)
+    width = limits[1] - limits[0]
+    return {
+        "name": metric,
+        "arrow": arrow(metric),
+        "sides": [(interval(row), _scale(row, limits)) for row in estimates],
+        "differences": [
+            {
+                "text": marked(change) + (f" (n={change.n})" if change.n else ""),
+                "bar": _scale(change, (-width, width)),
+                "meaning": meaning(metric, change),
+            }
+            for change in differences
+        ],
+    }
+
+
+def _common_scale(estimates: Sequence[Estimate]) -> tuple[float, float]:
+    """The limits 0 and 1, or further apart where an estimate or an interval is outside of them."""
+    ends = [0.0, 1.0]
+    for estimate in estimates:
+        for end in (estimate.value, estimate.low, estimate.high):
+            if end is not None:
+                ends.append(end)
+    return min(ends), max(ends)
+
+
 def digest(source: str) -> str:
-    """What the page's security policy knows a style or script by."""
+    """The digest by which the page's security policy allows a style or script."""
     return f"sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}"
 
 
-def _render(path: PathLike, template: str, **values: Any) -> Path:
-    page = environment(asks=asks, digest=digest, file=_page_file).get_template(template)
+def render(path: PathLike, template: str, **values: Any) -> Path:
+    """Write a page from a template of `page_files/`. Raises `DataError` when it cannot be written."""
+    page = environment(arrow=arrow, asks=asks, digest=digest, file=_page_file).get_template(
+        template
+    )
     text = page.render(version=__version__, date=date.today().isoformat(), **values)
-    return write_whole(
-        Path(path), text.encode("utf-8", "replace")
-    )  # half a surrogate pair has no form in UTF-8
+    # Half a surrogate pair has no form in UTF-8
+    return write_whole(Path(path), text.encode("utf-8", "replace"))
 
 
 def _scale(estimate: Estimate, limits: tuple[float, float]) -> list[float] | None:
-    """Where the interval's ends and the mean stand between the limits, from 0 to 1."""
-    if estimate.value is None or not math.isfinite(limits[1] - limits[0]):
+    """The places of the interval's low end, its high end and the mean between the limits, from 0 to
+    1; `None` where there is no value or no scale.
+    """
+    lowest, highest = limits
+    width = highest - lowest
+    if estimate.value is None or not math.isfinite(width):
         return None
-    ends = [
-        estimate.value if end is None else end
-        for end in (estimate.low, estimate.high, estimate.value)
-    ]
-    return [min(1.0, max(0.0, (end - limits[0]) / (limits[1] - limits[0]))) for end in ends]
+    low = estimate.value if estimate.low is None else estimate.low
+    high = estimate.value if estimate.high is None else estimate.high
+    places = [(end - lowest) / width for end in (low, high, estimate.value)]
+    return [min(1.0, max(0.0, place)) for place in places]
 
 
 def _histogram(name: str, column: Sequence[float], limits: tuple[float, float]) -> dict[str, Any]:
-    """The bars of `BINS` equal parts: the part's number, where it begins and ends, and how many values are in it."""
+    """The histogram of a metric. `bins` has the bars that are not empty: number, beginning, end,
+    and count of values.
+    """
     low = limits[0] if math.isfinite(limits[0]) else min(column)
     high = limits[1] if math.isfinite(limits[1]) else max(*column, low + 1)
     step = (high - low) / BINS
@@ -160,19 +243,28 @@ def _histogram(name: str, column: Sequence[float], limits: tuple[float, float]) 
     }
 
 
-@cache  # with the templates that it compiles
+@cache  # it keeps the templates that it has compiled
 def environment(**filters: Callable[..., Any]) -> "Environment":
-    """The templates of `page_files/`. They escape all but our own style and script: the rest is untrusted."""
+    """The templates of `page_files/`, with further filters. They escape everything but our own
+    style and script, and spell out control characters and those that change the direction of
+    writing.
+    """
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-    made = Environment(
+    templates = Environment(
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
+        finalize=_finalized,
         loader=FunctionLoader(_page_file),
     )
-    made.filters |= {"line": _line, **filters}
-    return made
+    templates.filters |= {"line": _line, **filters}
+    return templates
+
+
+def _finalized(value: Any) -> Any:
+    """A text without characters that cannot be shown; markup, a subclass of `str`, as it is."""
+    return printable(value) if type(value) is str else value
 
 
 def _page_file(name: str) -> str:
@@ -180,164 +272,233 @@ def _page_file(name: str) -> str:
 
 
 def fields(
-    row: int | None, trajectory: Trajectory, scores: Mapping[str, Score], most: int = ROW
+    row: int | None,
+    trajectory: Trajectory,
+    scores: Mapping[str, Score],
+    most: int = ROW,
+    first: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """What `rollout.html` shows: `row` names it in a page of several, `most` are the characters of all its texts."""
-    left = most
+    """What `rollout.html` shows of a trajectory.
 
-    def text(whole: str, known: str | None = None) -> dict[str, Any]:
-        """A text in pieces, long ones folded, what is beyond its row's share counted; what `known` lacks is marked."""
-        nonlocal left
-        kept = whole[: min(OPEN + FOLDED, left)]
-        left -= len(kept)
-        shown, folded = (
-            pieces(part, known) if known is not None else [(part, False)] if part else []
-            for part in (kept[:OPEN], kept[OPEN:])
-        )
-        return {"shown": shown, "folded": folded, "left_out": len(whole) - len(kept)}
-
-    said = {
-        name: one
-        for name, one in scores.items()
-        if one.value is not None or one.parts.get("abstained")
-    }
+    Args:
+        row: its number on a page of several trajectories.
+        trajectory: the trajectory.
+        scores: by metric.
+        most: the largest number of characters in all its texts.
+        first: the metrics whose scores stand at the head, by default all.
+    """
+    text = _TextBudget(most)
+    applicable: dict[str, Score] = {}
+    not_applicable: dict[str, Score] = {}
+    for name, score in scores.items():
+        if score.value is not None or score.parts.get("abstained"):
+            applicable[name] = score
+        else:
+            not_applicable[name] = score
     issues = trajectory.all_issues()
+    chips = [_chip(name, score) for name, score in applicable.items()]
     return {
         "row": row,
         "trajectory": trajectory,
         "question": text(trajectory.question or "(no question)"),
-        "issues": len(issues),
+        "issues": sum(issue.kind not in TRANSCRIPT for issue in issues),
         "kinds": sorted({issue.kind for issue in issues})[:MOST],
         "values": {name: score.value for name, score in scores.items()},
-        "chips": [_chip(name, score) for name, score in said.items()],
-        "reasons": _reasons(said),
-        "left_out": _reasons({name: score for name, score in scores.items() if name not in said}),
-        "steps": list(_steps(trajectory, text, _marks(scores))),
+        "chips": [chip for chip in chips if first is None or chip["name"] in first],
+        "others": [chip for chip in chips if first is not None and chip["name"] not in first],
+        "reasons": _reasons(applicable),
+        "left_out": _reasons(not_applicable),
+        "steps": list(_steps(trajectory, text, _marks(scores), row)),
         "most": MOST,
     }
 
 
+class _TextBudget:
+    """Cuts the texts of a row, so that together they have no more than `characters`."""
+
+    def __init__(self, characters: int) -> None:
+        self.left = characters
+
+    def __call__(self, text: str, known: str | None = None) -> dict[str, Any]:
+        """The pieces of a text that are shown and those that are folded, and how many characters
+        are left out. With a `known` text, words that it lacks are marked.
+        """
+        beginning = text[: min(OPEN + FOLDED, self.left)]
+        self.left -= len(beginning)
+        return {
+            "shown": _pieces(beginning[:OPEN], known),
+            "folded": _pieces(beginning[OPEN:], known),
+            "left_out": len(text) - len(beginning),
+        }
+
+
+def _pieces(text: str, known: str | None) -> list[tuple[str, bool]]:
+    """The text in pieces, each with whether it is marked."""
+    if known is not None:
+        return pieces(text, known)
+    return [(text, False)] if text else []
+
+
 def _steps(
-    trajectory: Trajectory, text: Callable[..., Any], marks: Mapping[int, list[Any]]
+    trajectory: Trajectory,
+    text: _TextBudget,
+    marks: Mapping[int, list[Any]],
+    row: int | None,
 ) -> Iterator[dict[str, Any]]:
-    """What is shown of each step. A word is marked that neither the question nor the evidence until then holds."""
-    cited, returned = (
-        {name for step in trajectory.steps for name in step.refs},
-        set(trajectory.evidence),
-    )
-    known, found = trajectory.question or "", False
+    """What is shown of each step. Words that stand neither in the question nor in the evidence up
+    to the step are marked.
+    """
+    returned = set(trajectory.evidence)
+    cited = {name for step in trajectory.steps for name in step.refs}
+    reading = read_answer(trajectory)
+    sources = different(reading)
+    for source in sources:
+        cited.update(passage.evidence.id for passage in source.passages)
+    citations = "\n".join(reading.text[cut.start : cut.end] for cut in reading.cuts)
+    answering = [
+        number for number, step in enumerate(trajectory.steps, 1) if step.answer is not None
+    ]
+    last_answer = answering[-1] if answering else 0
+    known_text = trajectory.question or ""
+    has_evidence = False
     for number, step in enumerate(trajectory.steps[:MOST], start=1):
-        against = known if found else None  # before the first evidence every word would be marked
+        # Before the first evidence every word would be marked
+        known = known_text if has_evidence else None
+        think = call = answer = None
+        if step.think is not None:
+            think = text(step.think.strip(), known)
+        if step.call is not None and step.call.name:
+            call = text(arguments_of(step.call))
+        if step.answer is not None:
+            answer = text(step.answer, f"{known}\n{citations}" if known else known)
         yield {
             "number": number,
             "step": step,
-            # An id that was never returned is made up, and shown so
+            # An id that was never returned is made up, and shown as such
             "refs": [(id[:_LINE], id in returned) for id in step.refs[:MOST]],
-            "think": None if step.think is None else text(step.think.strip(), against),
-            "call": text(arguments_of(step.call)) if step.call and step.call.name else None,
-            "answer": None if step.answer is None else text(step.answer, against),
+            "think": think,
+            "call": call,
+            "answer": answer,
+            "sources": [_linked(row, source) for source in sources[:MOST]]
+            if number == last_answer
+            else [],
             "evidence": [
-                (item, item.id in cited, text(item.text)) for item in step.evidence[:MOST]
+                (passage, passage.id in cited, text(passage.text))
+                for passage in step.evidence[:MOST]
             ],
             "note": text(step.note),
             "marks": marks.get(number, [])[:MOST],
         }
-        found = found or bool(step.evidence)
-        known = "\n".join(
-            [known, *(f"{item.title}\n{item.text}" for item in step.evidence), step.note]
-        )
+        has_evidence = has_evidence or bool(step.evidence)
+        passages = [f"{passage.title}\n{passage.text}" for passage in step.evidence]
+        known_text = "\n".join([known_text, *passages, step.note])
+
+
+def _linked(row: int | None, source: Referent) -> dict[str, Any]:
+    """A source that the answer cites: its name, and the titles of its passages with their anchors
+    on the page, which are empty for passages that are not shown.
+    """
+    places = []
+    for passage in source.passages[:MOST]:
+        anchor = ""
+        if row is not None and passage.step <= MOST and passage.place <= MOST:
+            anchor = f"row-{row}-step-{passage.step}-passage-{passage.place}"
+        places.append((passage.evidence.title or passage.evidence.id, anchor))
+    return {"name": source.name, "places": places}
 
 
 def _line(text: object) -> str:
-    shown = str(text)
-    return (
-        shown
-        if len(shown) <= _LINE
-        else f"{shown[:_LINE]} … ({len(shown) - _LINE:,} characters more)"
-    )
+    line = str(text)
+    if len(line) <= _LINE:
+        return line
+    return f"{line[:_LINE]} … ({len(line) - _LINE:,} characters more)"
 
 
 def _chip(name: str, score: Score) -> dict[str, str]:
+    """A score at the head of a trajectory. `level` is "low", "high" or empty."""
     if score.value is None:
         return {"name": name, "shown": "abstained", "level": ""}
-    good = about(name).direction
-    quality = 1 - score.value if good < 0 else score.value
-    level = "" if not good else "low" if quality < LOW else "high" if quality > HIGH else ""
+    direction = about(name).direction
+    quality = 1 - score.value if direction < 0 else score.value
+    level = ""
+    if direction and quality < LOW:
+        level = "low"
+    elif direction and quality > HIGH:
+        level = "high"
     return {"name": name, "shown": f"{score.value:.2f}", "level": level}
 
 
 def _reasons(scores: Mapping[str, Score]) -> dict[str, list[str]]:
-    """Each reason once, with the metrics that gave it."""
-    found: dict[str, list[str]] = {}
+    """Each reason with the metrics that gave it, without reasons that object to nothing."""
+    reasons: dict[str, list[str]] = {}
     for name, score in scores.items():
-        if score.why:
-            found.setdefault(score.why, []).append(name)
-    return found
+        if score.why and score.why != about(name).clean:
+            reasons.setdefault(score.why, []).append(name)
+    return reasons
 
 
 def arguments_of(call: ToolCall) -> str:
-    """A call's arguments to read: the query where there is nothing else."""
+    """The arguments of a call as text: only the query where there is nothing else."""
     if set(call.arguments) == {"query"} and isinstance(call.arguments["query"], str):
         return call.arguments["query"]
     return msgspec.json.encode(call.arguments).decode() if call.arguments else call.raw
 
 
 def _marks(scores: Mapping[str, Score]) -> dict[int, list[dict[str, Any]]]:
-    """What was found at each step, from the scores' parts: judged pairs, verdicts of the agent that were checked, and
-    steps that count or were probed."""
-    found: dict[int, list[dict[str, Any]]] = {}
-
-    def mark(
-        step: int, metric: str, shown: str, level: str = "", p: float | None = None, **more: str
-    ) -> None:
-        told = {
-            "metric": metric,
-            "shown": shown,
-            "level": level,
-            "p": p,
-            "claim": "",
-            "why": "",
-            **more,
-        }
-        found.setdefault(step, []).append(told)
-
+    """What the scores say of each step, by its number: the verdicts on pairs, the checks of the
+    agent's own verdicts, and the steps that count against a metric or were probed.
+    """
+    marks: dict[int, list[dict[str, Any]]] = {}
     for name, score in scores.items():
-        claims = score.parts.get("texts", ())
-        for place, pair in enumerate(score.parts.get("pairs", ())):
-            label, p = pair.get("label"), pair.get("p")
-            shown = "abstained" if label is None else "upheld" if label else "not upheld"
-            sure = "" if p is None or label is None else f" ({p:.2f})"
-            level = "" if label is None else "yes" if label else "no"
-            claim = claims[place] if len(claims) > 1 else ""
-            known = None if label is None else p
-            mark(
-                pair.get("step", 0),
-                name,
-                shown + sure,
-                level,
-                known,
-                claim=claim,
-                why=pair.get("why") or "",
-            )
-        checks = zip(*(score.parts.get(check, ()) for check in CHECKS), strict=True)
-        for number, passed in enumerate(checks, start=2):  # no verdict is due at the first step
-            failed = ", ".join(check for check, ok in zip(CHECKS, passed, strict=True) if not ok)
-            mark(
-                number,
-                name,
-                f"not {failed}" if failed else "holds",
-                "no" if failed else "yes",
-                sum(passed) / len(passed),
-            )
-        for item in score.parts.get("steps", ()):
-            if isinstance(
-                item, int
-            ):  # a step that counts against the metric, else one whose evidence was changed
-                mark(item, name, "counts against it", "no")
-            else:
-                mark(
-                    item["step"],
-                    name,
-                    f"p(yes) {item['q']:.2f}, with changed evidence {item['q_perturbed']:.2f}",
-                )
-    return found
+        entries = [*_pair_marks(score), *_check_marks(score), *_step_marks(score)]
+        for step, entry in entries:
+            plain = {"metric": name, "level": "", "p": None, "claim": "", "why": ""}
+            marks.setdefault(step, []).append({**plain, **entry})
+    return marks
+
+
+def _pair_marks(score: Score) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The judge's verdicts on pairs."""
+    claims = score.parts.get("texts", ())
+    for place, pair in enumerate(score.parts.get("pairs", ())):
+        label, p = pair.get("label"), pair.get("p")
+        entry: dict[str, Any] = {
+            "shown": "abstained",
+            "claim": claims[place] if len(claims) > 1 else "",
+            "why": pair.get("why") or "",
+        }
+        if label is not None:
+            probability = "" if p is None else f" ({p:.2f})"
+            entry["shown"] = ("upheld" if label else "not upheld") + probability
+            entry["level"] = "yes" if label else "no"
+            entry["p"] = p
+        yield pair.get("step", 0), entry
+
+
+def _check_marks(score: Score) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The checks of the agent's own verdicts. The first step has none, since nothing was returned
+    before it.
+    """
+    checks = zip(*(score.parts.get(check, ()) for check in CHECKS), strict=True)
+    for step, passed in enumerate(checks, start=2):
+        failed = [check for check, ok in zip(CHECKS, passed, strict=True) if not ok]
+        yield (
+            step,
+            {
+                "shown": f"not {', '.join(failed)}" if failed else "holds",
+                "level": "no" if failed else "yes",
+                "p": sum(passed) / len(passed),
+            },
+        )
+
+
+def _step_marks(score: Score) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The steps that count against the metric, as numbers, or that were probed with other
+    evidence.
+    """
+    for step in score.parts.get("steps", ()):
+        if isinstance(step, int):
+            yield step, {"shown": "counts against it", "level": "no"}
+        else:
+            shown = f"p(yes) {step['q']:.2f}, with changed evidence {step['q_perturbed']:.2f}"
+            yield step["step"], {"shown": shown}

@@ -1,4 +1,6 @@
-"""Labelled facts: read from rows, found by the names of the entities they are about, told in plain text."""
+"""Labelled facts: read from rows, found by the names of the entities they are about, told in plain
+text.
+"""
 
 import asyncio
 import logging
@@ -11,9 +13,11 @@ import msgspec
 
 from ...bundled import world_file
 from ...errors import DataError, ToolError
-from ...tasks import read_rows
+from ...escape import as_line
+from ...json_lines import read_rows
 from ...trajectory import Evidence
 from ..base import Condenser, Partial
+from ..summaries import summary_of
 from ..words import words
 
 MOST_VALUES = 10
@@ -29,8 +33,9 @@ _PREPOSITIONS = frozenset(
 
 
 class Triple(msgspec.Struct, frozen=True):
-    """One fact: the `relation` of `subject` is `object`, all three as labels. `subject_key` and `object_key` tell
-    entities of the same label apart; empty where the label does."""
+    """One fact: the `relation` of `subject` is `object`, all three as labels. `subject_key` and
+    `object_key` tell entities of the same label apart; empty where the label does.
+    """
 
     id: str
     subject: str
@@ -49,12 +54,14 @@ class Triple(msgspec.Struct, frozen=True):
 
 
 Fact = tuple[Triple, bool]
-"""A triple that was found for one of its entities: for the object where that is true, else for the subject."""
+"""A triple that was found for one of its entities: for the object where that is true, else for the
+subject.
+"""
 
 
 class Labels:
-    """Finds labels in a text, on word boundaries, without case where `fold`; linear in the text for bounded labels.
-    Each label comes with the key of what it names, and may name several things.
+    """Finds labels in a text, on word boundaries, without case where `fold`; linear in the text for
+    bounded labels. Each label comes with the key of what it names, and may name several things.
 
     Example:
         >>> Labels([("New York", "Q1384"), ("York", "Q42462")], fold=True).find("the new york of York")
@@ -71,22 +78,25 @@ class Labels:
         self.lengths = sorted({len(spelled) for spelled in self.keys}, reverse=True)
 
     def find(self, text: str) -> list[str]:
-        """The keys of the labels in `text`, longest label first where they overlap, in its order without repeats."""
+        """The keys of the labels in `text`, longest label first where they overlap, in its order
+        without repeats.
+        """
         tokens = tuple(words(text, self.fold))
-        taken: set[int] = set()
-        kept: list[tuple[int, list[str]]] = []
+        covered: set[int] = set()
+        matches: list[tuple[int, list[str]]] = []
         # the longest first, so that "York City" in "New York City" is not looked up as York
         for length in self.lengths:
             for start in range(len(tokens) - length + 1):
                 keys = self.keys.get(tokens[start : start + length])
-                if keys and taken.isdisjoint(range(start, start + length)):
-                    taken.update(range(start, start + length))
-                    kept.append((start, keys))
-        return list(dict.fromkeys(key for _, keys in sorted(kept) for key in keys))
+                if keys and covered.isdisjoint(range(start, start + length)):
+                    covered.update(range(start, start + length))
+                    matches.append((start, keys))
+        return list(dict.fromkeys(key for _, keys in sorted(matches) for key in keys))
 
 
 def joined(facts: Iterable[Fact]) -> list[Evidence]:
-    """Facts as evidence, all of an entity by one relation in one direction together; in the order given.
+    """Facts as evidence, all of an entity by one relation in one direction together; in the order
+    given.
 
     Example:
         >>> cities = [(Triple("t1", name, "country", "France"), True) for name in ("Lyon", "Nice")]
@@ -97,14 +107,14 @@ def joined(facts: Iterable[Fact]) -> list[Evidence]:
     for triple, incoming in facts:
         _, key = triple.ends[incoming]
         groups.setdefault((key, triple.relation, incoming), []).append(triple)
-    told = []
+    lines = []
     for (_, relation, incoming), triples in groups.items():
         # two sources may state the same fact
         sides = [list(dict.fromkeys(triple.ends[end][0] for triple in triples)) for end in (0, 1)]
         sides[incoming] = sides[incoming][:1]  # one entity, whatever else it is called
         subjects, objects = map(listed, sides)
-        told.append(_evidence((triples[0], incoming), f"{subjects}, {relation}: {objects}."))
-    return told
+        lines.append(_evidence((triples[0], incoming), f"{subjects}, {relation}: {objects}."))
+    return lines
 
 
 def sentence_of(fact: Fact) -> Evidence:
@@ -116,10 +126,10 @@ def sentence_of(fact: Fact) -> Evidence:
         >>> sentence_of((Triple("t2", "Paris", "capital of", "France"), False)).text
         'Paris, capital of: France.'
     """
-    told, _ = fact
-    if told.relation.split()[-1] in _PREPOSITIONS:  # not "the capital of of Paris"
+    triple, _ = fact
+    if triple.relation.split()[-1] in _PREPOSITIONS:  # not "the capital of of Paris"
         return joined([fact])[0]
-    return _evidence(fact, f"The {told.relation} of {told.subject} is {told.object}.")
+    return _evidence(fact, f"The {triple.relation} of {triple.subject} is {triple.object}.")
 
 
 def _evidence(fact: Fact, text: str) -> Evidence:
@@ -132,35 +142,34 @@ def _evidence(fact: Fact, text: str) -> Evidence:
 async def condensed(
     condenser: Condenser, query: str, facts: Sequence[Evidence], top_k: int
 ) -> list[Evidence]:
-    """One paragraph about each entity, which `condenser` writes from the facts. An entity of which they say nothing
-    that was asked is left out, unless all are. Where the condenser fails, the facts themselves come after the
-    paragraphs, and what is returned is `Partial`."""
+    """One paragraph about each entity, which `condenser` writes from the facts. An entity of which
+    they say nothing that was asked is left out, unless all are. Where the condenser fails, the
+    facts themselves come after the paragraphs, and what is returned is `Partial`.
+    """
     by_entity: dict[tuple[str, str], list[Evidence]] = {}
-    for item in facts:
-        by_entity.setdefault((item.title, item.url), []).append(item)
+    for fact in facts:
+        by_entity.setdefault((fact.title, fact.url), []).append(fact)
 
     async def paragraph(items: list[Evidence]) -> str | None:
         try:
-            return (
-                await condenser.condense(query, [item.text for item in items[:MOST_FACTS]])
-            ).strip()
+            return await summary_of(condenser, query, [fact.text for fact in items[:MOST_FACTS]])
         except ToolError as error:
-            _log.warning("no summary, so the facts themselves are shown: %s", error)
+            _log.warning("no summary, so the facts themselves are shown: %s", as_line(str(error)))
             return None
 
     # one request to a model each, so no more than will be shown
-    about = list(by_entity.values())[:top_k]
-    texts = await asyncio.gather(*map(paragraph, about))
-    told = [
+    entities = list(by_entity.values())[:top_k]
+    texts = await asyncio.gather(*map(paragraph, entities))
+    paragraphs = [
         msgspec.structs.replace(items[0], text=text)
-        for text, items in zip(texts, about, strict=True)
+        for text, items in zip(texts, entities, strict=True)
         if text
     ]
     untold = [
-        item for text, items in zip(texts, about, strict=True) if text is None for item in items
+        fact for text, items in zip(texts, entities, strict=True) if text is None for fact in items
     ]
-    found = ([*told, *untold] or list(facts))[:top_k]
-    return Partial(found) if None in texts else found
+    results = ([*paragraphs, *untold] or list(facts))[:top_k]
+    return Partial(results) if None in texts else results
 
 
 def listed(values: Sequence[str]) -> str:
@@ -171,8 +180,10 @@ def listed(values: Sequence[str]) -> str:
 
 
 def read_triples(source: str | os.PathLike[str] | Iterable[Mapping[str, Any]]) -> Iterator[Triple]:
-    """Rows `id`, `subject`, `relation`, `object`: of `"world"`, of a `.jsonl[.gz]` file, or the rows themselves. Raises
-    `DataError` for an unreadable source, or a row that lacks a part, naming it."""
+    """Rows `id`, `subject`, `relation`, `object`: of `"world"`, of a `.jsonl[.gz]` file, or the
+    rows themselves. Raises `DataError` for an unreadable source, or a row that lacks a part, naming
+    it.
+    """
     where = "triples"
     if isinstance(source, (str, os.PathLike)):
         path = world_file("triples.jsonl.gz") if str(source) == "world" else Path(source)

@@ -12,7 +12,8 @@ from pyoxigraph import Literal, NamedNode, RdfFormat, parse
 from ...errors import DataError
 from .facts import Triple
 
-# What names an entity and says nothing else about it, best first; the last one is only looked for, never shown.
+# What names an entity and says nothing else about it, best first; the last one is only looked for,
+# never shown.
 _NAMES = (
     "http://www.w3.org/2000/01/rdf-schema#label",
     "http://www.w3.org/2004/02/skos/core#prefLabel",
@@ -23,14 +24,16 @@ _NAMES = (
 
 
 def read_rdf(path: Path) -> tuple[list[Triple], list[tuple[str, str]]]:
-    """The facts of a file such as `graph.ttl` or `graph.nt.gz`, and all names of its entities, each with its IRI.
+    """The facts of a file such as `graph.ttl` or `graph.nt.gz`, and all names of its entities, each
+    with its IRI.
 
-    A term is called by its rdfs:label, skos:prefLabel or schema:name in English, else by one without a language, else
-    by any; without a label by the last part of its IRI. Labels of all languages, and skos:altLabel, name it in a query.
-    Of a property's values in several languages those in the best one are kept. Raises `DataError` naming the file, and
-    the line, that cannot be read; or when there are no facts.
+    A term is called by its rdfs:label, skos:prefLabel or schema:name in English, else by one
+    without a language, else by any; without a label by the last part of its IRI. Labels of all
+    languages, and skos:altLabel, name it in a query. Of a property's values in several languages
+    those in the best one are kept. Raises `DataError` naming the file, and the line, that cannot be
+    read; or when there are no facts.
     """
-    told: dict[tuple[NamedNode, NamedNode, Any], None] = {}
+    statements: dict[tuple[NamedNode, NamedNode, Any], None] = {}
     names: dict[
         NamedNode, list[tuple[int, int, str]]
     ] = {}  # of each entity: by which property, how foreign, the name
@@ -42,7 +45,7 @@ def read_rdf(path: Path) -> tuple[list[Triple], list[tuple[str, str]]]:
         if not isinstance(subject, NamedNode) or not isinstance(value, (NamedNode, Literal)):
             continue
         if predicate.value not in _NAMES:
-            told[subject, predicate, value] = None
+            statements[subject, predicate, value] = None
             if isinstance(value, Literal) and value.language:
                 best[subject, predicate] = min(_foreign(value), best.get((subject, predicate), 2))
         elif isinstance(value, Literal) and value.value.strip():
@@ -54,23 +57,24 @@ def read_rdf(path: Path) -> tuple[list[Triple], list[tuple[str, str]]]:
         return name if rank < len(_NAMES) - 1 else local_name(node.value)
 
     triples = []
-    for subject, predicate, value in told:
+    for subject, predicate, value in statements:
         if isinstance(value, NamedNode):
-            shown, key = label(value), value.value
+            label_text, key = label(value), value.value
         elif value.language and _foreign(value) > best[subject, predicate]:
             continue
         else:
-            # the quotation marks keep a literal from being taken for the entity of that name: no IRI has any
-            shown, key = _spaced(value.value), f'"{value.value}"'
+            # the quotation marks keep a literal from being taken for the entity of that name: no
+            # IRI has any
+            label_text, key = _spaced(value.value), f'"{value.value}"'
         name = local_name(predicate.value)
         # `officialLanguage` is read as `official language`
         words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower()
         relation = label(predicate) if predicate in names else words
         source = f"{local_name(subject.value)}-{name}"
-        triples.append(Triple(source, label(subject), relation, shown, subject.value, key))
+        triples.append(Triple(source, label(subject), relation, label_text, subject.value, key))
     if not triples:
         raise DataError(f"{path}: no triples in it")
-    return triples, [(name, node.value) for node, found in names.items() for _, _, name in found]
+    return triples, [(name, node.value) for node, labels in names.items() for _, _, name in labels]
 
 
 def local_name(iri: str) -> str:

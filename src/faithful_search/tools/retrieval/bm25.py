@@ -1,4 +1,6 @@
-"""BM25 by bm25s: over passages, built in memory, kept on disk and mapped from there; and over a few texts."""
+"""BM25 by bm25s: over passages, built in memory, kept on disk and mapped from there; and over a few
+texts.
+"""
 
 import sys
 from array import array
@@ -15,12 +17,16 @@ from .index import Index, Passages, progress, write_whole
 VOCABULARY = "vocabulary.txt"
 _ARRAYS = ("data", "indices", "indptr")
 _MANY = 20_000
-"""Passages from which on it is worth a second of compiling to add scores by numba, and a build shows its progress."""
+"""Passages from which on it is worth a second of compiling to add scores by numba, and a build
+shows its progress.
+"""
 
 
 class BM25Index(Index):
-    """Passages and their BM25 scores (Lucene's form, k1 = 1.5, b = 0.75), from the folder that `build` wrote. Raises
-    `OSError` or `ValueError` when the folder is damaged, or belongs to other passages."""
+    """Passages and their BM25 scores (Lucene's form, k1 = 1.5, b = 0.75), from the folder that
+    `build` wrote. Raises `OSError` or `ValueError` when the folder is damaged, or belongs to other
+    passages.
+    """
 
     inline = True
 
@@ -28,24 +34,26 @@ class BM25Index(Index):
         import bm25s  # here, since most who import this module search elsewhere
 
         self.folder, self.passages = folder, passages
-        found = (folder / VOCABULARY).read_text(encoding="utf-8").split("\n")[:-1]
+        vocabulary = (folder / VOCABULARY).read_text(encoding="utf-8").split("\n")[:-1]
         self.model = bm25s.BM25()
         if bm25s.NUMBA_AVAILABLE and len(passages) > _MANY:
             self.model.activate_numba_scorer()
-        self.model.vocab_dict = {word: column for column, word in enumerate(found)}
+        self.model.vocab_dict = {word: column for column, word in enumerate(vocabulary)}
         self.model.nonoccurrence_array = None
         self.model.load_scores(
             folder, *(f"{name}.npy" for name in _ARRAYS), num_docs=len(passages), mmap=True
         )
         # plain arrays over the same maps: slicing a memmap is slow, and numba does not know it
         data, indices, indptr = (np.asarray(self.model.scores[name]) for name in _ARRAYS)
-        if len(indptr) != len(found) + 1 or not indptr[-1] == len(data) == len(indices):
+        if len(indptr) != len(vocabulary) + 1 or not indptr[-1] == len(data) == len(indices):
             raise ValueError("its parts do not fit each other")
         self.model.scores |= {"data": data, "indices": indices, "indptr": indptr}
 
     @classmethod
     def build(cls, folder: Path, passages: Passages) -> None:
-        """Write the index of `passages` into `folder`, unless it is there already; holds all postings in memory."""
+        """Write the index of `passages` into `folder`, unless it is there already; holds all
+        postings in memory.
+        """
         if (folder / VOCABULARY).exists():  # written last
             return
         import bm25s
@@ -55,16 +63,18 @@ class BM25Index(Index):
         columns = []  # arrays, since lists of numbers would take several times the memory
         with progress("counting words", len(passages)) as bar:
             for batch in passages.batches():
-                texts = (f"{item.title} {item.text}" for item in batch)
+                texts = (f"{passage.title} {passage.text}" for passage in batch)
                 columns += [
                     array("i", [vocabulary.setdefault(w, len(vocabulary)) for w in words(t)])
                     for t in texts
                 ]
                 bar.update(len(batch))
         model = bm25s.BM25()
-        shown = len(passages) > _MANY and sys.stderr.isatty()
+        progress_shown = len(passages) > _MANY and sys.stderr.isatty()
         with np.errstate(invalid="ignore"):  # where no passage has a word their mean length is 0
-            model.index((columns, vocabulary), create_empty_token=False, show_progress=shown)
+            model.index(
+                (columns, vocabulary), create_empty_token=False, show_progress=progress_shown
+            )
         folder.mkdir(exist_ok=True)
         for name in _ARRAYS:
             scores = model.scores[name]
@@ -90,15 +100,17 @@ class BM25Index(Index):
         if not columns:
             return []
         scores = self.model.get_scores_from_ids(columns)
-        # not by bm25s' own selection, which returns equals in any order, and passages without a word of the query
+        # not by bm25s' own selection, which returns equals in any order, and passages without a
+        # word of the query
         least = np.partition(scores, -top_k)[-top_k] if len(scores) > top_k else 0.0
-        found = np.flatnonzero(scores >= least) if least > 0 else np.flatnonzero(scores)
-        best = found[np.argsort(-scores[found], kind="stable")][:top_k]
+        candidates = np.flatnonzero(scores >= least) if least > 0 else np.flatnonzero(scores)
+        best = candidates[np.argsort(-scores[candidates], kind="stable")][:top_k]
         return [*map(self.passages.get, best.tolist(), scores[best].tolist())]
 
 
 def rank(query: str, texts: Sequence[str]) -> list[tuple[int, float]]:
-    """The places of the texts that share a word with the query, and their scores, best first; of equals the earlier.
+    """The places of the texts that share a word with the query, and their scores, best first; of
+    equals the earlier.
 
     Function words of the query count only when it has no others.
 
@@ -106,11 +118,11 @@ def rank(query: str, texts: Sequence[str]) -> list[tuple[int, float]]:
         >>> [place for place, score in rank("the height of the tower", ["Opening hours", "Its height is 324 m"])]
         [1]
     """
-    asked = list(dict.fromkeys(words(query)))
+    query_words = list(dict.fromkeys(words(query)))
     # among a page's own paragraphs "the" would decide, which in a corpus it does not
-    asked = [word for word in asked if word not in FUNCTION_WORDS] or asked
+    query_words = [word for word in query_words if word not in FUNCTION_WORDS] or query_words
     # words that are not asked for count for a text's length only, so they are all one word
-    vocabulary = {word: number for number, word in enumerate(["", *asked])}
+    vocabulary = {word: number for number, word in enumerate(["", *query_words])}
     tokens = [[vocabulary.get(word, 0) for word in words(text)] for text in texts]
     if not any(map(any, tokens)):
         return []

@@ -1,7 +1,6 @@
 """Corpora of any of the known kinds as a stream of passages, never all in memory."""
 
 import hashlib
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,22 +9,25 @@ from typing import Any
 
 import msgspec
 
+from ... import loose_json
 from ...bundled import world_file
 from ...errors import ConfigError, DataError, needs
-from ...trajectory import Evidence, read_lines
+from ...json_lines import read_lines
+from ...trajectory import Evidence
 from ..words import paragraphs
 
 Corpus = str | os.PathLike[str] | Iterable[Mapping[str, Any]]
-"""`"world"`; a `.jsonl`, `.jsonl.gz` or `.parquet` file, or a folder of such; a Hub dataset, `owner/name`
-or `owner/name:split`; or rows. A row has `text` and may have `id`, `title` and `url`; or, as Search-R1's, `contents`:
-the title's line, then the text."""
+"""`"world"`; a `.jsonl`, `.jsonl.gz` or `.parquet` file, or a folder of such; a Hub dataset,
+`owner/name` or `owner/name:split`; or rows. A row has `text` and may have `id`, `title` and `url`;
+or, as Search-R1's, `contents`: the title's line, then the text.
+"""
 
 TEXTS, IDS = ("text", "contents"), ("id", "_id", "docid")
 LONGEST_TITLE = 300
 """A longer first line without quotation marks is not taken for a title."""
 _COLUMNS = (*TEXTS, *IDS, "title", "url")
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
-_DATASET = re.compile(r"[\w.-]+/[\w.-]+(?::[\w.+%\[\]-]+)?")
+_DATASET = re.compile(r"\A[\w.-]++/[\w.-]++(?::[\w.+%\[\]-]++)?+\Z")
 
 
 OnBroken = Callable[[str, str], object]
@@ -40,14 +42,17 @@ def refuse(where: str, why: str) -> None:
 def passages(
     corpus: Corpus, *, paragraph_characters: int | None = None, on_broken: OnBroken = refuse
 ) -> Iterator[Evidence]:
-    """Yield the passages of a corpus: `text`, `title`, the corpus's id as `source` (else the row's number), and `url`.
+    """Yield the passages of a corpus: `text`, `title`, the corpus's id as `source` (else the row's
+    number), and `url`.
 
     Args:
-        paragraph_characters: a longer text is cut into paragraphs of at most so many characters, the first under the
-            row's id, the others under `id#2`, `id#3`, …, all with its title; by default rows stay whole.
+        paragraph_characters: a longer text is cut into paragraphs of at most so many characters,
+            the first under the row's id, the others under `id#2`, `id#3`, …, all with its title; by
+            default rows stay whole.
         on_broken: called for each row that cannot be read, which is then left out.
 
-    Raises `DataError` for what cannot be read, or has no passage in it, and `ConfigError` when a package is missing.
+    Raises `DataError` for what cannot be read, or has no passage in it, and `ConfigError` when a
+    package is missing.
 
     Example:
         >>> [found.title for found in passages([{"contents": '"Paris"\\nThe capital of France.'}])]
@@ -56,19 +61,19 @@ def passages(
     first, some = "", False
     for number, (where, row) in enumerate(_rows(corpus), start=1):
         try:
-            found = _passage(row, number)
+            passage = _passage(row, number)
         except ValueError as error:
             first = first or f"; the first row left out: {where}: {error}"
             on_broken(where, str(error))
             continue
         some = True
-        if paragraph_characters is None or len(found.text) <= paragraph_characters:
-            yield found
+        if paragraph_characters is None or len(passage.text) <= paragraph_characters:
+            yield passage
             continue
-        for part, text in enumerate(paragraphs(found.text, paragraph_characters), start=1):
+        for part, text in enumerate(paragraphs(passage.text, paragraph_characters), start=1):
             # the first keeps the row's id, by which questions name their evidence
-            source = found.source if part == 1 else f"{found.source}#{part}"
-            yield msgspec.structs.replace(found, text=text, source=source)
+            source = passage.source if part == 1 else f"{passage.source}#{part}"
+            yield msgspec.structs.replace(passage, text=text, source=source)
     if not some:
         raise DataError(f"{called(corpus)}: no passages in it{first}")
 
@@ -84,27 +89,29 @@ def called(corpus: Corpus) -> str:
 
 
 def digest(corpus: Corpus) -> str:
-    """SHA-256 of a corpus's files or rows, in hex; of a Hub dataset that of its fingerprint, which follows its files
-    and revision."""
-    found = hashlib.sha256()
+    """SHA-256 of a corpus's files or rows, in hex; of a Hub dataset that of its fingerprint, which
+    follows its files and revision.
+    """
+    sha = hashlib.sha256()
     if not isinstance(corpus, (str, os.PathLike)):
         for row in corpus:
-            found.update(repr(row).encode("utf-8", "surrogatepass") + b"\n")
-        return found.hexdigest()
+            sha.update(repr(row).encode("utf-8", "surrogatepass") + b"\n")
+        return sha.hexdigest()
     files = _files(corpus)
     if files is None:  # the name of a dataset stays when its revision changes
-        found.update(str(_dataset(str(corpus))._fingerprint).encode())
+        sha.update(str(_dataset(str(corpus))._fingerprint).encode())
     for path in files or ():
         try:
             with path.open("rb") as file:
-                found.update(hashlib.file_digest(file, "sha256").digest())
+                sha.update(hashlib.file_digest(file, "sha256").digest())
         except OSError as error:
             raise DataError(f"cannot read {path}: {error}") from error
-    return found.hexdigest()
+    return sha.hexdigest()
 
 
 def join_contents(title: str, text: str) -> str:
-    r"""The passage as the Search-R1 family stores and sends it: its quoted title, on one line, before the text.
+    r"""The passage as the Search-R1 family stores and sends it: its quoted title, on one line,
+    before the text.
 
     Example:
         >>> join_contents("Paris\n(city)", "The capital of France.")
@@ -114,25 +121,28 @@ def join_contents(title: str, text: str) -> str:
 
 
 def split_contents(contents: str) -> tuple[str, str]:
-    r"""Title and text of such a passage; the title may be unquoted, and a text of one line has none.
+    r"""Title and text of such a passage; the title may be unquoted, and a text of one line has
+    none.
 
     Example:
         >>> split_contents('"Paris"\nThe capital of France.'), split_contents("Only a text.")
         (('Paris', 'The capital of France.'), ('', 'Only a text.'))
     """
-    line, line_break, rest = contents.partition("\n")
+    line, line_break, body = contents.partition("\n")
     first = line.strip()
     if line_break and len(first) >= 2 and first[0] == first[-1] == '"':
-        return first[1:-1], rest
-    return (first, rest) if line_break and len(first) <= LONGEST_TITLE else ("", contents)
+        return first[1:-1], body
+    return (first, body) if line_break and len(first) <= LONGEST_TITLE else ("", contents)
 
 
 def _passage(row: Any, number: int) -> Evidence:
-    """The passage of a row, or of a line of JSON; raises `ValueError`, which says why there is none."""
+    """The passage of a row, or of a line of JSON; raises `ValueError`, which says why there is
+    none.
+    """
     if isinstance(row, bytes):
         try:
-            row = json.loads(row)
-        except (ValueError, RecursionError) as error:
+            row = loose_json.decode(row, halves=True)  # half characters are refused below
+        except DataError as error:
             raise ValueError(f"not JSON ({error})") from error
     if not isinstance(row, Mapping):
         raise ValueError(f"expected an object with 'text'; it is {type(row).__name__}")
@@ -166,8 +176,8 @@ def _rows(corpus: Corpus) -> Iterator[tuple[str, Any]]:
         sources = [("corpus, row", enumerate(corpus, start=1))]
     elif (files := _files(corpus)) is None:
         dataset = _dataset(str(corpus))
-        known = dataset.select_columns(_known(corpus, dataset.column_names))
-        sources = [(f"{corpus}, row", enumerate(known, start=1))]
+        columns = dataset.select_columns(_known(corpus, dataset.column_names))
+        sources = [(f"{corpus}, row", enumerate(columns, start=1))]
     else:
         sources = (
             (f"{path}, row", enumerate(_parquet_rows(path), start=1))
@@ -207,14 +217,14 @@ def _files(corpus: str | os.PathLike[str]) -> list[Path] | None:
     path = Path(corpus).expanduser()
     if path.is_dir():
         # sorted, since a passage without an id is called by its number
-        found = [
+        files = [
             file
             for file in sorted(path.rglob("*"))
             if file.name.endswith(_SUFFIXES) and file.is_file()
         ]
-        if not found:
+        if not files:
             raise DataError(f"{path}: no {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]} file in it")
-        return found
+        return files
     if path.name.endswith(_SUFFIXES):
         return [path]
     if path.exists():
@@ -224,13 +234,15 @@ def _files(corpus: str | os.PathLike[str]) -> list[Path] | None:
 
 def _dataset(name: str) -> Any:
     """A Hub dataset's split, mapped into memory from the copy that `datasets` keeps."""
-    if not _DATASET.fullmatch(name):
+    if not _DATASET.match(name):
         raise DataError(f"cannot read {name}: there is no such file or folder")
     try:
         from datasets import load_dataset
     except ImportError as error:
-        told = f"{name!r} is no file or folder here; to look for such a dataset on the Hub takes the package datasets"
-        raise ConfigError(f"{told}: pip install 'faithful-search[train]'") from error
+        raise ConfigError(
+            f"{name!r} is no file or folder here; to look for such a dataset on the Hub takes the "
+            "package datasets: pip install 'faithful-search[train]'"
+        ) from error
     repository, _, split = name.partition(":")
     try:
         return load_dataset(repository, split=split or "train")

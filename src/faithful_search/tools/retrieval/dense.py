@@ -1,4 +1,6 @@
-"""Search by meaning: passages and queries as vectors of an encoder, compared by FAISS, exactly or by a graph (HNSW)."""
+"""Search by meaning: passages and queries as vectors of an encoder, compared by FAISS, exactly or
+by a graph (HNSW).
+"""
 
 import os
 import sys
@@ -28,8 +30,9 @@ _SETTINGS = ("pooling", "limit", "query_prefix", "passage_prefix")
 
 
 class Described(msgspec.Struct, frozen=True):
-    """What made some vectors; `probe` is the vector of a fixed query, which tells whether a model of the same name is
-    still the same model."""
+    """What made some vectors; `probe` is the vector of a fixed query, which tells whether a model
+    of the same name is still the same model.
+    """
 
     model: str
     pooling: str
@@ -42,9 +45,11 @@ class Described(msgspec.Struct, frozen=True):
 
 
 class Embedder:
-    """An encoder by its name: a Hub id or a directory, of sentence-transformers or plain Transformers. `batch_size` is
-    in passages of usual length, `knobs` are those of `inference.encoder.Encoder.from_pretrained`. A forked child
-    encodes on one thread. Raises `ConfigError` when a package is missing, or the model cannot be opened."""
+    """An encoder by its name: a Hub id or a directory, of sentence-transformers or plain
+    Transformers. `batch_size` is in passages of usual length, `knobs` are those of
+    `inference.encoder.Encoder.from_pretrained`. A forked child encodes on one thread. Raises
+    `ConfigError` when a package is missing, or the model cannot be opened.
+    """
 
     def __init__(self, model: str, *, batch_size: int | None = None, **knobs: Any) -> None:
         if batch_size is not None:
@@ -59,7 +64,9 @@ class Embedder:
 
     @classmethod
     def reopen(cls, described: Described, model: str | None = None, **knobs: Any) -> "Embedder":
-        """The embedder that made some vectors, from where it was or from `model`; raises as `check`."""
+        """The embedder that made some vectors, from where it was or from `model`; raises as
+        `check`.
+        """
         made: dict[str, Any] = {name: getattr(described, name) for name in _SETTINGS}
         made["revision"] = described.revision if model is None else None
         embedder = cls(model or described.model, **(made | knobs))
@@ -71,7 +78,9 @@ class Embedder:
         return self._encode(texts, "query")
 
     def passages(self, passages: Sequence[Evidence]) -> np.ndarray:
-        """Unit vectors of passages, the title on a line of its own before the text; (passages, dimension), float32."""
+        """Unit vectors of passages, the title on a line of its own before the text; (passages,
+        dimension), float32.
+        """
         return self._encode(
             [f"{p.title}\n{p.text}" if p.title else p.text for p in passages], "passage"
         )
@@ -87,20 +96,22 @@ class Embedder:
         )
 
     def check(self, described: Described) -> None:
-        """Raise `ConfigError` where another encoder made the `described` vectors: they would be compared all the same,
-        and find anything."""
+        """Raise `ConfigError` where another encoder made the `described` vectors: they would be
+        compared all the same, and find anything.
+        """
         mine = self.described()
         settings = all(
             getattr(mine, name) == getattr(described, name) for name in (*_SETTINGS, "dimension")
         )
         if not settings or float(np.dot(mine.probe, described.probe)) < _SAME:
-            told = f"{self.model!r} gives other vectors than {described.model!r}, with which the index was built"
+            message = f"{self.model!r} gives other vectors than {described.model!r}, with which the index was built"
             raise ConfigError(
-                f"{told}: open it with that model, at the revision it had then, or build it anew"
+                f"{message}: open it with that model, at the revision it had then, or build it anew"
             )
 
     def _encode(self, texts: Sequence[str], kind: Literal["query", "passage"]) -> np.ndarray:
-        # torch's threads do not cross a fork and would be waited for, and a lock may have been held at that moment
+        # torch's threads do not cross a fork and would be waited for, and a lock may have been held
+        # at that moment
         if os.getpid() != self._process:
             from ...inference.loading import choose_threads
 
@@ -113,8 +124,10 @@ class Embedder:
         return partial(Embedder, **self.knobs), (self.model,)
 
 
-class Manifest(msgspec.Struct, frozen=True):
-    """What a dense index holds, and the encoder that can search it; fewer vectors are an unfinished build's."""
+class VectorsManifest(msgspec.Struct, frozen=True):
+    """What a dense index holds, and the encoder that can search it; fewer vectors are an unfinished
+    build's.
+    """
 
     encoder: Described
     precision: Precision
@@ -123,19 +136,23 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class DenseIndex(Index):
-    """Passages by the cosine between their vector and the query's, from the folder that `build` completed.
+    """Passages by the cosine between their vector and the query's, from the folder that `build`
+    completed.
 
-    Without a graph the search is exact and the vectors stay on disk, mapped; with one it is approximate and they are
-    read into memory. Thread-safe. FAISS and torch use as many threads as `OMP_NUM_THREADS` says, by default all cores;
-    in a forked child one.
+    Without a graph the search is exact and the vectors stay on disk, mapped; with one it is
+    approximate and they are read into memory. Thread-safe. FAISS and torch use as many threads as
+    `OMP_NUM_THREADS` says, by default all cores; in a forked child one.
 
     Args:
         exact: search without the graph, also where there is one.
-        beam: candidates that a search of the graph follows (efSearch): more find more and take longer.
-        knobs: of the encoder: `model` (where it is now, if no longer where it was), `device`, `dtype`, `batch_tokens`.
+        beam: candidates that a search of the graph follows (efSearch): more find more and take
+            longer.
+        knobs: of the encoder: `model` (where it is now, if no longer where it was), `device`,
+            `dtype`, `batch_tokens`.
 
-    Raises `ConfigError` when a package or the encoder is missing, or it is another one; `OSError` or `ValueError` when
-    the folder holds no finished dense index, a damaged one, or other passages'.
+    Raises `ConfigError` when a package or the encoder is missing, or it is another one; `OSError`
+    or `ValueError` when the folder holds no finished dense index, a damaged one, or other
+    passages'.
     """
 
     def __init__(
@@ -148,7 +165,7 @@ class DenseIndex(Index):
         **knobs: Any,
     ) -> None:
         self.folder, self.passages, self.exact, self.beam = folder, passages, exact, beam
-        self.manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+        self.manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=VectorsManifest)
         if len(passages) != self.manifest.passages:
             raise ValueError(f"{self.manifest.passages} vectors for {len(passages)} passages")
         self._faiss, self._process = load_faiss(), os.getpid()
@@ -179,20 +196,23 @@ class DenseIndex(Index):
         batch_size: int = 64,
         **knobs: Any,
     ) -> None:
-        """Encode `passages` into `folder`; where an earlier call was killed, the next goes on after what it wrote.
+        """Encode `passages` into `folder`; where an earlier call was killed, the next goes on after
+        what it wrote.
 
         Args:
-            model, batch_size, knobs: see `Embedder`, which says what is raised; `ConfigError` also when another model
-                began the vectors.
-            hnsw: build a graph for approximate search, worth it from some hundred thousand passages on.
-            precision: of the vectors on disk; float16 takes half the place and changes a cosine by some 0.0005.
+            model, batch_size, knobs: see `Embedder`, which says what is raised; `ConfigError` also
+                when another model began the vectors.
+            hnsw: build a graph for approximate search, worth it from some hundred thousand passages
+                on.
+            precision: of the vectors on disk; float16 takes half the place and changes a cosine by
+                some 0.0005.
         """
         faiss = load_faiss()  # a missing package must not show after hours of encoding
         embedder = Embedder(model, batch_size=batch_size, **knobs)
-        manifest = Manifest(embedder.described(), precision, len(passages), hnsw)
+        manifest = VectorsManifest(embedder.described(), precision, len(passages), hnsw)
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / MANIFEST).exists():
-            begun = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+            begun = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=VectorsManifest)
             if msgspec.structs.replace(begun, encoder=manifest.encoder) != manifest:
                 raise ConfigError(
                     f"the vectors in {folder} were begun with other settings: name another place"
@@ -229,8 +249,9 @@ class DenseIndex(Index):
         ]
 
     def nearest(self, vectors: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Cosines and passage numbers of the nearest to unit vectors, (queries, dimension); each (queries, top_k), the
-        number -1 where a graph found none."""
+        """Cosines and passage numbers of the nearest to unit vectors, (queries, dimension); each
+        (queries, top_k), the number -1 where a graph found none.
+        """
         if os.getpid() != self._process:
             self._faiss.omp_set_num_threads(
                 1
@@ -238,8 +259,8 @@ class DenseIndex(Index):
             self._process = os.getpid()
         vectors, count = np.ascontiguousarray(vectors, dtype=np.float32), min(top_k, len(self))
         if self._graph is not None:
-            how = self._faiss.SearchParametersHNSW(efSearch=max(self.beam, count))
-            scores, numbers = self._graph.search(vectors, count, params=how)
+            parameters = self._faiss.SearchParametersHNSW(efSearch=max(self.beam, count))
+            scores, numbers = self._graph.search(vectors, count, params=parameters)
         else:
             size = len(self) if self._vectors.dtype == np.float32 else _BLOCK
             best = self._faiss.ResultHeap(len(vectors), count, keep_max=True)
@@ -265,7 +286,7 @@ class DenseIndex(Index):
 
 
 def _write_vectors(
-    folder: Path, passages: Passages, embedder: Embedder, manifest: Manifest, chunk: int
+    folder: Path, passages: Passages, embedder: Embedder, manifest: VectorsManifest, chunk: int
 ) -> None:
     """Chunk by chunk, from where an earlier call was killed: no passage is encoded twice."""
     size = np.dtype(manifest.precision).itemsize * manifest.encoder.dimension
@@ -283,8 +304,10 @@ def _write_vectors(
             bar.update(len(batch))
 
 
-def _read_vectors(folder: Path, manifest: Manifest) -> np.ndarray:
-    """The vectors, mapped; (passages, dimension). A plain array over the map, since slicing a memmap is slow."""
+def _read_vectors(folder: Path, manifest: VectorsManifest) -> np.ndarray:
+    """The vectors, mapped; (passages, dimension). A plain array over the map, since slicing a
+    memmap is slow.
+    """
     vectors = np.asarray(np.memmap(folder / VECTORS, dtype=manifest.precision, mode="r"))
     return vectors.reshape(manifest.passages, manifest.encoder.dimension)
 

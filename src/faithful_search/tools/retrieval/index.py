@@ -1,4 +1,6 @@
-"""Passages on disk, what can be searched in them behind one interface, and several ways to search as one."""
+"""Passages on disk, what can be searched in them behind one interface, and several ways to search
+as one.
+"""
 
 import math
 import mmap
@@ -29,8 +31,10 @@ _DEPTH = 50  # passages asked of each part at least
 
 
 class Passages:
-    """The passages of an index in corpus order, from the folder that `store` wrote. Thread-safe; pickles as its path.
-    Raises `OSError` or `ValueError` when the files are not there or do not fit each other."""
+    """The passages of an index in corpus order, from the folder that `store` wrote. Thread-safe;
+    pickles as its path. Raises `OSError` or `ValueError` when the files are not there or do not fit
+    each other.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,13 +49,14 @@ class Passages:
         return len(self.offsets) - 1
 
     def get(self, number: int, score: float | None = None) -> Evidence:
-        """The passage at `number` (from 0), with the score of a search to four digits. Raises `DataError` where the
-        file is damaged."""
+        """The passage at `number` (from 0), with the score of a search to four digits. Raises
+        `DataError` where the file is damaged.
+        """
         try:
-            found = _PASSAGE.decode(self._lines[self.offsets[number] : self.offsets[number + 1]])
+            passage = _PASSAGE.decode(self._lines[self.offsets[number] : self.offsets[number + 1]])
         except (msgspec.DecodeError, UnicodeError) as error:
             raise damaged(self.folder, f"passage {number}: {error}") from error
-        return found if score is None else msgspec.structs.replace(found, score=round(score, 4))
+        return passage if score is None else msgspec.structs.replace(passage, score=round(score, 4))
 
     def batches(self, start: int = 0, size: int = BATCH) -> Iterator[list[Evidence]]:
         """The passages from `start` on, `size` at a time."""
@@ -70,9 +75,11 @@ def progress(doing: str, total: int | None = None, initial: int = 0) -> Any:
 def store(folder: Path, passages: Iterable[Evidence]) -> None:
     """Write the passages into `folder`."""
     offsets = array("q", [0])
-    rest = iter(passages)
+    remaining = iter(passages)
     with (folder / LINES).open("wb") as file, progress("reading") as bar:
-        while batch := [msgspec.json.encode(passage) + b"\n" for passage in islice(rest, BATCH)]:
+        while batch := [
+            msgspec.json.encode(passage) + b"\n" for passage in islice(remaining, BATCH)
+        ]:
             file.writelines(batch)
             for line in batch:
                 offsets.append(offsets[-1] + len(line))
@@ -95,31 +102,34 @@ def write_whole(path: Path, data: bytes) -> None:
 class Index(ABC):
     """Passages that can be searched, many queries at once.
 
-    `inline` says whether a search takes well under a millisecond, so that it may run on an event loop. Searches of
-    other indexes are collected to batches and run on a thread.
+    `inline` says whether a search takes well under a millisecond, so that it may run on an event
+    loop. Searches of other indexes are collected to batches and run on a thread.
     """
 
     inline: ClassVar[bool] = False
 
     @abstractmethod
     def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
-        """The best passages for each query, best first, with `score` and the corpus's id as `source`. Thread-safe.
-        Raises `ToolError` when an engine elsewhere does not answer as it should."""
+        """The best passages for each query, best first, with `score` and the corpus's id as
+        `source`. Thread-safe. Raises `ToolError` when an engine elsewhere does not answer as it
+        should.
+        """
 
     def search(self, query: str, top_k: int) -> list[Evidence]:
         """The best passages for one query."""
         return self.search_batch([query], top_k)[0]
 
     def search_each(self, queries: Sequence[str], top_k: int) -> list[list[Evidence] | ToolError]:
-        """What is found for each query, or why nothing is; of a batch that is refused each is asked alone, so that one
-        alone fails."""
+        """What is found for each query, or why nothing is; of a batch that is refused each is asked
+        alone, so that one alone fails.
+        """
         try:
             return [*self.search_batch(queries, top_k)]
         except ToolError as error:
             # an engine that is down for the moment is not asked once more for every query
-            if error.passing or len(queries) == 1:
+            if error.transient or len(queries) == 1:
                 return [error] * len(queries)
-        return [found for query in queries for found in self.search_each([query], top_k)]
+        return [outcome for query in queries for outcome in self.search_each([query], top_k)]
 
     @property
     def quick(self) -> bool:
@@ -133,22 +143,23 @@ class Index(ABC):
 
 @dataclass(frozen=True)
 class HybridIndex(Index):
-    """What several indexes of one corpus find, usually BM25 and dense, by reciprocal rank fusion: only ranks count.
+    """What several indexes of one corpus find, usually BM25 and dense, by reciprocal rank fusion:
+    only ranks count.
 
     ```
     score(p) = sum over the parts that found p of 1 / (60 + rank of p there), ranks from 1
     ```
 
-    (Cormack, Clarke and Büttcher, 2009.) Of equal scores the one that the first part found first comes first. Passages
-    are the same when their `source` and text are.
+    (Cormack, Clarke and Büttcher, 2009.) Of equal scores the one that the first part found first
+    comes first. Passages are the same when their `source` and text are.
     """
 
     parts: tuple[Index, ...]
 
     def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
         # deeper than what is shown: what both parts find late may beat what one finds early
-        found = [part.search_batch(queries, max(top_k, _DEPTH)) for part in self.parts]
-        return [_fused(rankings, top_k) for rankings in zip(*found, strict=True)]
+        rankings_of_parts = [part.search_batch(queries, max(top_k, _DEPTH)) for part in self.parts]
+        return [_fused(rankings, top_k) for rankings in zip(*rankings_of_parts, strict=True)]
 
     def __len__(self) -> int:
         return max(len(part) for part in self.parts)
@@ -158,14 +169,14 @@ def _fused(rankings: Sequence[list[Evidence]], top_k: int) -> list[Evidence]:
     passages: dict[tuple[str, str], Evidence] = {}
     shares: dict[tuple[str, str], list[float]] = {}
     for ranking in rankings:
-        own: dict[tuple[str, str], Evidence] = {}
+        distinct: dict[tuple[str, str], Evidence] = {}
         for passage in ranking:
-            own.setdefault(
+            distinct.setdefault(
                 (passage.source, passage.text), passage
             )  # what a part names twice counts only once
-        for rank, key in enumerate(own, start=1):
+        for rank, key in enumerate(distinct, start=1):
             shares.setdefault(key, []).append(1 / (_K + rank))
-        passages = own | passages
+        passages = distinct | passages
     scores = {
         key: round(math.fsum(parts), 12) for key, parts in shares.items()
     }  # so that equal sums tie

@@ -1,42 +1,57 @@
-"""Passages in OpenSearch or Elasticsearch, searched by words (its BM25) over plain HTTP; no client package needed."""
+"""Passages in OpenSearch or Elasticsearch, searched by words (the engine's BM25) over plain HTTP.
+
+`opensearch+https://localhost:9200/wiki` names the index `wiki` of the cluster at that address. No
+client package is needed.
+"""
 
 import os
+import time
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import Any, ClassVar
 from urllib.parse import quote
 
 import msgspec
 
-from ...errors import ConfigError, ToolError
+from ...errors import ConfigError, DataError, ToolError
 from ...trajectory import Evidence
 from ...wire.background import Background
 from ...wire.http import Http
 from ...wire.retry import TRANSIENT
 from ..untrusted import check_address, rows, section
-from .engines import FIELDS, EngineIndex, document_of, passage_of
+from .corpus import Corpus, OnBroken, called, digest, passages, readable_twice, refuse
+from .index import Index, progress
 
+FIELDS = ("title", "text", "source", "url")
+"""What the engine stores of a passage."""
+TIMEOUT = 20.0
+SCHEME = "opensearch+"
 _MAX_BYTES = 64_000_000
 _LONGEST = 250  # words of a query that are looked for: engines refuse more than 1,024 conditions
-_MADE_OF = "faithful_search"
+_MADE_OF = "faithful_search"  # the key of the mapping's `_meta` that says what the passages are
 _UNREADABLE = "The search engine's answer cannot be read."
-_KEPT_ONLY = {"type": "keyword", "index": False, "doc_values": False}
+_STORED_ONLY = {"type": "keyword", "index": False, "doc_values": False}
 _PROPERTIES = {
     "title": {"type": "text"},
     "text": {"type": "text"},
-    "source": _KEPT_ONLY,
-    "url": _KEPT_ONLY,
+    "source": _STORED_ONLY,
+    "url": _STORED_ONLY,
 }
+_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Seconds before a batch is sent again for which the engine was too busy."""
 
 
 @dataclass(frozen=True)
-class OpenSearchIndex(EngineIndex):
-    """An index of OpenSearch or Elasticsearch whose documents have `title` and `text`, and may have `source` and `url`.
+class OpenSearchIndex(Index):
+    """An index of OpenSearch or Elasticsearch whose documents have `title` and `text`, and may have
+    `source` and `url`.
 
-    Credentials come from the environment: `OPENSEARCH_API_KEY`, or `OPENSEARCH_USERNAME` and `OPENSEARCH_PASSWORD`; or
-    the same with `ELASTICSEARCH`. Raises `ConfigError` for a URL that has some, or is none.
+    Credentials come from the environment: `OPENSEARCH_API_KEY`, or `OPENSEARCH_USERNAME` and
+    `OPENSEARCH_PASSWORD`; or the same with `ELASTICSEARCH`. Raises `ConfigError` for a URL that
+    contains credentials, or is not an address.
 
     Args:
         url, name: of the cluster, such as `http://localhost:9200`, and of the index there.
@@ -47,7 +62,7 @@ class OpenSearchIndex(EngineIndex):
     url: str
     name: str
     fields: tuple[str, ...] = ("title", "text")
-    timeout: float = 20.0
+    timeout: float = TIMEOUT
     batch: ClassVar[int] = 500
     _background: Background = field(
         default_factory=lambda: Background(4), init=False, repr=False, compare=False
@@ -64,62 +79,109 @@ class OpenSearchIndex(EngineIndex):
     def _http(self) -> Http:
         return Http(self.timeout, per_host=16, max_bytes=_MAX_BYTES)
 
-    def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
-        if not queries:
-            return []
-        # part of the index would be another index, on which the policy is judged all the same
-        head = {"index": self.name, "allow_partial_search_results": False}
-        lines: list[Any] = []
-        for query in queries:
-            asked = " ".join(query.split()[:_LONGEST])
-            # fields as one text: a word may be in any of them
-            match = {"query": asked, "fields": self.fields, "type": "cross_fields"}
-            lines += [head, {"query": {"multi_match": match}, "size": top_k, "_source": FIELDS}]
-        found = [*rows(self._send("POST", "_msearch", lines), "responses")]
-        if len(found) != len(queries):
-            raise ToolError(
-                f"The search engine gave {len(found)} answers to {len(queries)} queries."
-            )
-        answers = []
-        for response in found:
-            # each query of an `_msearch` has a status of its own, whatever that of the whole
-            status = response.get("status", 200)
-            if status != 200 or "error" in response or not section(response, "hits"):
-                told = f"The search engine refused the query: {_reason(response.get('error'))}."
-                raise ToolError(told, passing=status in TRANSIENT)
-            if response.get("timed_out") or section(response, "_shards").get("failed"):
-                raise ToolError(
-                    "The search engine could search only a part of the documents.", passing=True
-                )
-            hits = [*rows(response["hits"], "hits")][:top_k]
-            answers.append(
-                [
-                    passage_of(section(hit, "_source"), hit.get("_id", ""), hit.get("_score"))
-                    for hit in hits
-                ]
-            )
-        return answers
-
     def __len__(self) -> int:
-        count = (self._said("_count") or {}).get("count", 0)
+        count = (self._get("_count") or {}).get("count", 0)
         if not isinstance(count, int):
             raise ToolError(_UNREADABLE)
         return count
 
-    def made_of(self) -> dict[str, Any] | None:
-        indexes = self._said("_mapping") or {}
-        return next(
-            (
-                section(section(indexes[name], "mappings"), "_meta").get(_MADE_OF)
-                for name in indexes
-            ),
-            None,
-        )
+    def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
+        if not queries:
+            return []
+        # A part of the index would be another index, on which the policy would be judged.
+        head = {"index": self.name, "allow_partial_search_results": False}
+        lines: list[Any] = []
+        for query in queries:
+            words = " ".join(query.split()[:_LONGEST])
+            # fields as one text: a word may be in any of them
+            match = {"query": words, "fields": self.fields, "type": "cross_fields"}
+            lines += [head, {"query": {"multi_match": match}, "size": top_k, "_source": FIELDS}]
+        responses = [*rows(self._send("POST", "_msearch", lines), "responses")]
+        if len(responses) != len(queries):
+            raise ToolError(
+                f"The search engine gave {len(responses)} answers to {len(queries)} queries."
+            )
+        return [_hits(response, top_k) for response in responses]
 
-    def _said(self, what: str) -> dict[str, Any] | None:
+    def upload(self, passages: Iterable[Evidence], made_of: Mapping[str, Any] | None = None) -> int:
+        """Write all passages, in corpus order, with what they are `made_of`; returns how many there
+        are now. After an interruption the same call goes on with the batch that was interrupted.
+        Raises `ToolError` when the engine fails or refuses.
+        """
+        # Some of the last batch may be missing, whatever the count says.
+        done = self._prepare(made_of) // self.batch * self.batch
+        remaining = islice(passages, done, None)
+        with progress("uploading", initial=done) as bar:
+            while part := list(islice(remaining, self.batch)):
+                try:
+                    self._write_patiently(part, done)
+                except ToolError as error:
+                    raise error.retold(
+                        f"{error} {done} passages are written: the same call goes on there."
+                    ) from error
+                done += len(part)
+                bar.update(len(part))
+        self._refresh()
+        return done
+
+    def made_of(self) -> dict[str, Any] | None:
+        """What `upload` was told that the passages are made of, or `None`."""
+        indexes = self._get("_mapping")
+        if not indexes:
+            return None
+        mapping = next(iter(indexes.values()))  # the name asked for may be an alias
+        return section(section(mapping, "mappings"), "_meta").get(_MADE_OF)
+
+    def _prepare(self, made_of: Mapping[str, Any] | None) -> int:
+        """Make the index if it is missing; returns the number of passages it has."""
+        meta = {"_meta": {_MADE_OF: made_of}}
+        if self._get("_count") is None:
+            self._send("PUT", self._path, [{"mappings": meta | {"properties": _PROPERTIES}}])
+            return 0
+        self._refresh()  # else what an interrupted upload wrote is not counted yet
+        count = len(self)
+        if not count:  # somebody made it, to set its analyzer, say
+            self._send("PUT", f"{self._path}/_mapping", [meta])
+        return count
+
+    def _write_patiently(self, part: Sequence[Evidence], start: int) -> None:
+        for pause in _PAUSES:
+            try:
+                return self._write(part, start)
+            except ToolError as error:
+                if not error.transient:
+                    raise
+                time.sleep(max(pause, error.retry_after or 0.0))
+        return self._write(part, start)
+
+    def _write(self, part: Sequence[Evidence], start: int) -> None:
+        """Write passages, the first under the number `start`."""
+        lines: list[Any] = []
+        for number, passage in enumerate(part, start=start):
+            document = {name: getattr(passage, name) for name in FIELDS}
+            lines += [{"index": {"_index": self.name, "_id": str(number)}}, document]
+        reply = self._send("POST", "_bulk", lines)
+        items = [section(row, "index") for row in rows(reply, "items")]
+        if len(items) != len(part):
+            raise ToolError(f"The search engine answered for {len(items)} of {len(part)} passages.")
+        busy = False
+        for number, row in enumerate(items, start=start):
+            status = row.get("status")
+            if status in (429, 503):  # it takes some passages of a batch and not others
+                busy = True
+            elif status not in (200, 201):
+                reason = _reason(row.get("error"))
+                raise ToolError(f"The search engine refused passage {number}: {reason}.")
+        if busy:
+            raise ToolError("The search engine is too busy to write.", transient=True)
+
+    def _refresh(self) -> None:
+        self._send("POST", f"{self._path}/_refresh")
+
+    def _get(self, part: str) -> dict[str, Any] | None:
         """What the engine says of the index; `None` where it has no such index."""
         try:
-            return self._send("GET", f"{self._path}/{what}")
+            return self._send("GET", f"{self._path}/{part}")
         except ToolError as error:
             if error.status != 404:
                 raise
@@ -129,63 +191,127 @@ class OpenSearchIndex(EngineIndex):
     def _path(self) -> str:
         return quote(self.name, safe="")
 
-    def _prepare(self, made_of: Mapping[str, Any] | None) -> int:
-        meta = {"_meta": {_MADE_OF: made_of}}
-        if self._said("_count") is None:
-            self._send("PUT", self._path, [{"mappings": meta | {"properties": _PROPERTIES}}])
-            return 0
-        self._finish()  # else what an interrupted upload wrote is not counted yet
-        if not (count := len(self)):  # made by somebody who set its analyzer, say
-            self._send("PUT", f"{self._path}/_mapping", [meta])
-        return count
-
-    def _finish(self) -> None:
-        self._send("POST", f"{self._path}/_refresh")
-
-    def _write(
-        self, part: Sequence[Evidence], start: int, made_of: Mapping[str, Any] | None
-    ) -> None:
-        lines: list[Any] = []
-        for number, passage in enumerate(part, start=start):
-            lines += [{"index": {"_index": self.name, "_id": str(number)}}, document_of(passage)]
-        items = [
-            section(item, "index") for item in rows(self._send("POST", "_bulk", lines), "items")
-        ]
-        if len(items) != len(part):
-            raise ToolError(f"The search engine answered for {len(items)} of {len(part)} passages.")
-        for number, item in enumerate(items, start=start):
-            if item.get("status") not in (200, 201, 429, 503):
-                raise ToolError(
-                    f"The search engine refused passage {number}: {_reason(item.get('error'))}."
-                )
-        if any(
-            item["status"] in (429, 503) for item in items
-        ):  # it takes some passages of a batch and not others
-            raise ToolError("The search engine is too busy to write.", passing=True)
-
     def _send(self, method: str, path: str, lines: Sequence[Any] = ()) -> dict[str, Any]:
         try:
             content = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
         except UnicodeEncodeError:
             raise ToolError("The query is not valid Unicode.") from None
-        kind = "application/json" if len(lines) == 1 else "application/x-ndjson"
-        request = self._http.send(
-            method, f"{self.url.rstrip('/')}/{path}", content, _credentials(), kind
-        )
-        found = self._background.run(request).json()
-        if not isinstance(found, dict):
+        media_type = "application/json" if len(lines) == 1 else "application/x-ndjson"
+        address = f"{self.url.rstrip('/')}/{path}"
+        request = self._http.send(method, address, content, _credentials(), media_type)
+        reply = self._background.run(request).json()
+        if not isinstance(reply, dict):
             raise ToolError(_UNREADABLE)
-        return found
+        return reply
+
+
+def is_engine(name: str) -> bool:
+    """Whether it is the URL of a search engine, or of anything else that is not a file."""
+    # a mistyped address is reported as such, and not looked for on the Hub
+    return "://" in name or name.startswith(SCHEME)
+
+
+def open_engine(url: str, timeout: float = TIMEOUT) -> OpenSearchIndex:
+    """The passages that a search engine at a URL (see above) has. Raises `DataError` when it has
+    none, and `ConfigError` when it cannot be opened.
+    """
+    index = _at(url, timeout)
+    try:
+        count = len(index)
+    except ToolError as error:
+        raise ConfigError(f"cannot open {url}: {error}") from error
+    if not count:
+        raise DataError(f"{url} has no passages: fill it with: faithful-search index CORPUS {url}")
+    return index
+
+
+def fill_engine(
+    corpus: Corpus,
+    url: str,
+    *,
+    paragraph_characters: int | None = None,
+    limit: int | None = None,
+    on_broken: OnBroken = refuse,
+) -> int:
+    """Write the passages of a corpus into the search engine at a URL (see above), and return their
+    number; after an interruption the same call goes on.
+
+    Args:
+        corpus, paragraph_characters, on_broken: see `corpus.passages`.
+        limit: write only the first passages.
+
+    Raises `DataError` for an unusable corpus, `ConfigError` for settings that do not fit what is
+    there, and `ToolError` when the engine fails or refuses.
+    """
+    index = _at(url, TIMEOUT)
+    corpus = readable_twice(corpus)
+    # kept in the engine: nothing here remembers what it was filled with
+    made_of = {
+        "digest": digest(corpus),
+        "paragraph_characters": paragraph_characters,
+        "limit": limit,
+    }
+    present = index.made_of()
+    if present is None and len(index):
+        present = {"corpus": "passages of another origin"}
+    if present is not None and any(present.get(key) != made_of[key] for key in made_of):
+        raise ConfigError(
+            f"{url} is made of something else ({present.get('corpus')}): name another index, or "
+            "delete it there"
+        )
+    texts = passages(corpus, paragraph_characters=paragraph_characters, on_broken=on_broken)
+    return index.upload(islice(texts, limit), made_of | {"corpus": called(corpus)})
+
+
+def _at(url: str, timeout: float) -> OpenSearchIndex:
+    address = url.removeprefix(SCHEME).rstrip("/")
+    where, _, name = address.rpartition("/")
+    complete = url.startswith(SCHEME) and where and name and not where.endswith((":/", "://"))
+    if not complete or {"?", "#"} & set(address):
+        raise ConfigError("name a search engine as opensearch+http://localhost:9200/INDEX")
+    return OpenSearchIndex(where, name, timeout=timeout)
+
+
+def _hits(response: Mapping[str, Any], top_k: int) -> list[Evidence]:
+    """The passages of one response of an `_msearch`, which has a status of its own."""
+    status = response.get("status", 200)
+    if status != 200 or "error" in response or not section(response, "hits"):
+        reason = _reason(response.get("error"))
+        raise ToolError(
+            f"The search engine refused the query: {reason}.", transient=status in TRANSIENT
+        )
+    if response.get("timed_out") or section(response, "_shards").get("failed"):
+        raise ToolError(
+            "The search engine could search only a part of the documents.", transient=True
+        )
+    return [_passage(hit) for hit in islice(rows(response["hits"], "hits"), top_k)]
+
+
+def _passage(hit: Mapping[str, Any]) -> Evidence:
+    """A document, which others may have written; without a source its id is the source."""
+    document = section(hit, "_source")
+    title, text, source, url = (str(document.get(name) or "") for name in FIELDS)
+    score = hit.get("_score")
+    return Evidence(
+        text=text,
+        title=title,
+        source=source or str(hit.get("_id", "")),
+        url=url,
+        # digits beyond these differ between machines
+        score=round(score, 4) if isinstance(score, float | int) else None,
+    )
 
 
 def _credentials() -> dict[str, str]:
     for prefix in ("OPENSEARCH", "ELASTICSEARCH"):
-        key, user, password = (
-            os.environ.get(f"{prefix}_{part}") for part in ("API_KEY", "USERNAME", "PASSWORD")
-        )
-        if key or (user and password):
+        key = os.environ.get(f"{prefix}_API_KEY")
+        if key:
+            return {"Authorization": f"ApiKey {key}"}
+        user = os.environ.get(f"{prefix}_USERNAME")
+        password = os.environ.get(f"{prefix}_PASSWORD")
+        if user and password:
             basic = b64encode(f"{user}:{password}".encode()).decode()
-            return {"Authorization": f"ApiKey {key}" if key else f"Basic {basic}"}
+            return {"Authorization": f"Basic {basic}"}
     return {}
 
 

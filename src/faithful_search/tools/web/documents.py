@@ -1,25 +1,24 @@
 """A document's bytes to a page, by what the bytes are and what the server says they are.
 
-Run as a module, with the bytes of memory that a document may take, it is the process that `pages.read` asks.
+Run as a module, with the bytes of memory that a document may take, it is the process that
+`pages.read` asks.
 """
 
 import codecs
 import io
-import os
 import re
-import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from importlib import import_module
 from typing import Any
 
 import msgspec
 
 from ...errors import ToolError
+from ...wire.killable import answer_lines
 from ..words import paragraphs
-from .pages import Answer, Job, Page, Paragraph, Reading
+from .pages import Answer, Job, PageSettings, Paragraph, ParsedPage
 
 _UNSAID = ("", "application/octet-stream", "binary/octet-stream")
 _APPLICATION = "xhtml+xml pdf x-pdf json ld+json x-ndjson xml rss+xml atom+xml yaml"
@@ -43,7 +42,9 @@ _IN_PAGE = re.compile(
 _MEANT = {"ascii": "cp1252", "us-ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254"}
 _MEANT |= {"gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949"}
 _NOT_ASCII = ("utf-16", "iso2022", "hz")  # sets in which letters may look like ASCII
-_FEW = 64  # bytes above ASCII: a text in a Latin script with fewer says too little to tell one set from another
+# Bytes above ASCII: a text in a Latin script with fewer says too little to tell one set from
+# another
+_FEW = 64
 _SPEAKS = re.compile(r"\w")  # rules, bullets and empty cells are no text
 _IMAGE = re.compile(r"!\[([^\[\]\n]{0,500})\]\([^()\s]{0,2000}(?:[ \t]+\"[^\"\n]{0,200}\")?\)")
 _LINK = re.compile(r"(?<!!)\[([^\[\]\n]{1,500})\]\([^()\s]{0,2000}(?:[ \t]+\"[^\"\n]{0,200}\")?\)")
@@ -95,12 +96,16 @@ _UNSEEN = (
     "select",
     "button",
 )
+_HIDDEN = re.compile(
+    r"(?:^|[;\s])(?:display\s*+:\s*+none|visibility\s*+:\s*+(?:hidden|collapse))\b", re.I
+)
 _TITLES = ('string(//meta[@property="og:title"]/@content)', "string(//title)", "string(//h1)")
 _THIN = 200  # fewer characters of main text, with far more on the page: trafilatura has missed it
 
 
 class Block(msgspec.Struct, frozen=True):
-    """What a document itself sets apart: a paragraph, a heading, an item of a list, a row of a table.
+    """What a document itself sets apart: a paragraph, a heading, an item of a list, a row of a
+    table.
 
     A paragraph that begins with this block repeats `lead` at its top: the header of a row's table.
     """
@@ -112,12 +117,16 @@ class Block(msgspec.Struct, frozen=True):
 
 
 def clean(text: str) -> str:
-    """One line: white space collapsed; control characters, lone surrogates and invisible spaces gone."""
+    """One line: white space collapsed; control characters, lone surrogates and invisible spaces
+    gone.
+    """
     return " ".join(_UNWANTED.sub("", text).split())
 
 
-def parse(body: bytes, content_type: str, reading: Reading) -> Page:
-    """Read a document in this process, which a hostile one may hang or crash. Raises `ToolError` with the reason."""
+def parse(body: bytes, content_type: str, reading: PageSettings) -> ParsedPage:
+    """Read a document in this process, which a hostile one may hang or crash. Raises `ToolError`
+    with the reason.
+    """
     deadline = time.monotonic() + _PDF_SHARE * reading.seconds
     kind, title, cut = kind_of(body, content_type), "", ""
     text = decode(body, content_type) if kind not in ("pdf", "xml") else ""
@@ -130,43 +139,54 @@ def parse(body: bytes, content_type: str, reading: Reading) -> Page:
             text = msgspec.json.format(text, indent=1) if kind == "json" else text
         pieces = read_xml(body) if kind == "xml" else text.splitlines()
         blocks = [Block(piece) for piece in map(clean, pieces) if _SPEAKS.search(piece)]
-    found = list(pack(blocks, reading.shortest, reading.longest))
-    if not found:
+    paragraphs = list(pack(blocks, reading.shortest, reading.longest))
+    if not paragraphs:
         raise ToolError("there is no text in it that could be read")
     # a table of a million rows would be searched paragraph by paragraph
-    if len(found) > _MOST:
-        found, cut = found[:_MOST], f"the first {_MOST} of its {len(found)} paragraphs"
-    return Page(title[:_TITLE], tuple(found), cut)
+    if len(paragraphs) > _MOST:
+        paragraphs, cut = (
+            paragraphs[:_MOST],
+            f"the first {_MOST} of its {len(paragraphs)} paragraphs",
+        )
+    return ParsedPage(title[:_TITLE], tuple(paragraphs), cut)
 
 
 def kind_of(body: bytes, content_type: str) -> str:
     """`html`, `pdf`, `json`, `xml`, `lines` or `text`; a `ToolError` names any other type."""
-    said = content_type.partition(";")[0].strip().lower()
+    media_type = content_type.partition(";")[0].strip().lower()
     start = body[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     # readers of PDF allow something before the header, so servers send it
     if b"%pdf-" in start:
         return "pdf"
-    if said and not said.startswith("text/") and said not in READABLE:
-        raise ToolError(f"its type, {said[:60]}, cannot be read: only web pages, PDFs and text can")
+    if media_type and not media_type.startswith("text/") and media_type not in READABLE:
+        raise ToolError(
+            f"its type, {media_type[:60]}, cannot be read: only web pages, PDFs and text can"
+        )
     # servers send pages as text/plain, or as nothing
-    looks_like_html = _WHOLE_HTML.match(start) or (said in _UNSAID and _SOME_HTML.match(start))
-    if looks_like_html or said in ("text/html", "application/xhtml+xml"):
+    looks_like_html = _WHOLE_HTML.match(start) or (
+        media_type in _UNSAID and _SOME_HTML.match(start)
+    )
+    if looks_like_html or media_type in ("text/html", "application/xhtml+xml"):
         return "html"
     # zero bytes are in no text but UTF-16, which begins with a mark
     binary = b"\0" in body[:4096] and not body.startswith(tuple(_MARKS))
-    if said.endswith("pdf") or binary:
+    if media_type.endswith("pdf") or binary:
         raise ToolError(
-            f"its type is {said[:60] or 'not given'}, but what it holds is not that and cannot be read"
+            f"its type is {media_type[:60] or 'not given'}, but what it holds is not that and "
+            "cannot be read"
         )
-    by_ending = next((kind for ending, kind in _ENDINGS.items() if said.endswith(ending)), "text")
+    by_ending = next(
+        (kind for ending, kind in _ENDINGS.items() if media_type.endswith(ending)), "text"
+    )
     return "xml" if start.startswith(b"<?xml") and by_ending == "text" else by_ending
 
 
 def decode(body: bytes, content_type: str = "") -> str:
     """The text of a document; what cannot be decoded becomes U+FFFD.
 
-    A byte-order mark decides; then bytes that are well-formed UTF-8 are UTF-8, whatever is declared; then the sets that
-    the page and the server declare, if the bytes fit; then what the bytes look like.
+    A byte-order mark decides; then bytes that are well-formed UTF-8 are UTF-8, whatever is
+    declared; then the sets that the page and the server declare, if the bytes fit; then what the
+    bytes look like.
     """
     for mark, name in _MARKS.items():
         if body.startswith(mark):
@@ -178,9 +198,9 @@ def decode(body: bytes, content_type: str = "") -> str:
         with suppress(
             LookupError, ValueError
         ):  # it is unknown, or a codec of no character set, such as "hex"
-            known = codecs.lookup(name).name
+            codec = codecs.lookup(name).name
             "".encode(name)
-            declared.append(_MEANT.get(known, known))
+            declared.append(_MEANT.get(codec, codec))
     if not any(name.startswith(_NOT_ASCII) for name in declared):
         text = body.decode("utf-8", "replace")
         wrong = text.count("\ufffd")
@@ -202,8 +222,8 @@ def decode(body: bytes, content_type: str = "") -> str:
 def pack(blocks: Iterable[Block], shortest: int, longest: int) -> Iterator[Paragraph]:
     """Paragraphs of `shortest` to `longest` characters, as far as the blocks allow.
 
-    A block that is too long is split at the ends of sentences; short ones are joined on lines of their own. A heading
-    stays with what follows it, and no paragraph goes over a change of `place`.
+    A block that is too long is split at the ends of sentences; short ones are joined on lines of
+    their own. A heading stays with what follows it, and no paragraph goes over a change of `place`.
     """
     held: list[str] = []
     size, last = 0, Block("")
@@ -224,7 +244,9 @@ def pack(blocks: Iterable[Block], shortest: int, longest: int) -> Iterator[Parag
 
 
 def read_html(text: str) -> tuple[str, list[Block]]:
-    """Title and blocks of a page; no blocks when it has no text. Raises `ImportError` without trafilatura."""
+    """Title and blocks of a page; no blocks when it has no text. Raises `ImportError` without
+    trafilatura.
+    """
     import trafilatura
     from lxml import etree, html
 
@@ -233,21 +255,43 @@ def read_html(text: str) -> tuple[str, list[Block]]:
         tree = html.document_fromstring(text.encode("utf-8", "replace"), parser)
     except etree.ParserError:
         return "", []
+    _take_out_hidden(tree)
     title = next(filter(None, (clean(tree.xpath(path)) for path in _TITLES)), "")
     # comments are what strangers wrote under the page
-    found = trafilatura.bare_extraction(tree, include_comments=False)
-    body = getattr(found, "body", None)
+    extracted = trafilatura.bare_extraction(tree, include_comments=False)
+    body = getattr(extracted, "body", None)
     main = list(_walk(body)) if body is not None else []
     # lists, forms and tables have no main text by its measure
     if (size := sum(len(block.text) for block in main)) < _THIN:
         etree.strip_elements(tree, *_UNSEEN, with_tail=False)
-        whole = list(_walk(tree))
-        main = whole if sum(len(block.text) for block in whole) > 3 * size else main
+        blocks_of_page = list(_walk(tree))
+        main = (
+            blocks_of_page if sum(len(block.text) for block in blocks_of_page) > 3 * size else main
+        )
     return title, main
 
 
+def _take_out_hidden(tree: Any) -> None:
+    """Take out what the page itself keeps from its readers: nobody sees it, so it is where
+    strangers write to agents.
+
+    The page's own root and body stay: scripts show them when they have run.
+    """
+    from lxml import etree
+
+    for node in tree.xpath("//*[@hidden or @aria-hidden or @style]"):
+        hidden = node.get("hidden") not in (None, "until-found")
+        hidden = hidden or node.get("aria-hidden", "").strip().lower() == "true"
+        hidden = hidden or _HIDDEN.search(node.get("style", "")) is not None
+        if hidden and node.tag not in ("html", "body"):
+            node.tag = "template"
+    etree.strip_elements(tree, "template", with_tail=False)
+
+
 def _walk(root: Any) -> Iterator[Block]:
-    """The blocks under `root`, in one pass whatever the nesting: text between two block boundaries is a block."""
+    """The blocks under `root`, in one pass whatever the nesting: text between two block boundaries
+    is a block.
+    """
     from lxml import etree
 
     parts: list[str] = []  # the text since the last boundary
@@ -280,7 +324,9 @@ def _walk(root: Any) -> Iterator[Block]:
 
 
 def read_text(text: str) -> tuple[str, list[Block]]:
-    """The first heading of Markdown as title, and blocks without the marks of links, images and headings."""
+    """The first heading of Markdown as title, and blocks without the marks of links, images and
+    headings.
+    """
     text = _ALONE.sub(r"\n\g<0>\n", _LINK.sub(r"\1", _IMAGE.sub("", text)))
     blocks = []
     for piece in map(str.strip, _GAP.split(_OPENS.sub("\n", text))):
@@ -291,7 +337,9 @@ def read_text(text: str) -> tuple[str, list[Block]]:
 
 
 def read_xml(body: bytes) -> Iterable[str]:
-    """The text of each element; no entity is expanded and nothing is fetched. Raises `ImportError` without lxml."""
+    """The text of each element; no entity is expanded and nothing is fetched. Raises `ImportError`
+    without lxml.
+    """
     from lxml import etree
 
     # an entity could unpack to gigabytes, or name a file of this machine
@@ -306,7 +354,9 @@ def read_xml(body: bytes) -> Iterable[str]:
 
 
 def read_pdf(body: bytes, deadline: float) -> tuple[str, list[Block], str]:
-    """Title, blocks that know their page, and what was left out because the deadline (`time.monotonic`) came."""
+    """Title, blocks that know their page, and what was left out because the deadline
+    (`time.monotonic`) came.
+    """
     import pypdf
 
     reader = pypdf.PdfReader(io.BytesIO(body))
@@ -345,45 +395,12 @@ def answer_to(job: Job) -> Answer:
 
 
 def main(memory: int) -> None:
-    """Answer until the pipe is closed, if only by the parent's end."""
-    # under numbers of their own: what a library prints or reads must not get between the lines
-    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    os.dup2(nothing, 1)
-    # before the limit, so that the memory is for the document alone
-    for name in ("trafilatura", "pypdf"):
-        with suppress(ImportError):
-            import_module(name)
-    with suppress(ImportError):  # a system without such limits
-        import resource
-
-        used = 0  # where the system does not say, the limit includes it
-        with suppress(OSError, ValueError), open("/proc/self/statm", encoding="ascii") as file:
-            used = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        # no file is written either, nor the memory of a crash
-        for kind, most in (
-            (resource.RLIMIT_AS, used + memory),
-            (resource.RLIMIT_CORE, 0),
-            (resource.RLIMIT_FSIZE, 0),
-        ):
-            with suppress(
-                ValueError, OSError
-            ):  # a system that does not know this limit, or has a lower one
-                resource.setrlimit(kind, (most, most))
-    alarm = getattr(signal, "alarm", lambda seconds: None)
-    reply = b"ready"
-    while True:
-        replies.write(reply + b"\n")
-        replies.flush()
-        line = requests.readline()
-        if not line.endswith(b"\n"):
-            return
-        job = msgspec.json.decode(line, type=Job)
-        # the parent kills a process that is late; this ends it should the parent be gone
-        alarm(int(job.reading.seconds) + 2)
-        reply = msgspec.json.encode(answer_to(job))
-        alarm(0)
+    """Answer `pages.read`."""
+    answer_lines(
+        lambda line: msgspec.json.encode(answer_to(msgspec.json.decode(line, type=Job))),
+        memory,
+        ("trafilatura", "pypdf"),
+    )
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@
     apply();
   };
 
-  // #?metric=…&order=… is a view of the list, #row-3 and #row-3-step-2 are places in it
+  // #?metric=…&order=… is a view of the list, #row-3, #row-3-step-2 and #row-3-step-2-passage-1 are places in it
   const openTarget = () => {
     const place = location.hash.slice(1);
     if (place.startsWith("?")) {
@@ -71,6 +71,7 @@
     if (rollout) {
       if (rollout.hidden) set(new Map());
       rollout.open = true;
+      if (target.matches("details")) target.open = true;
       target.scrollIntoView();
     } else if (place.startsWith("row-")) {
       shown.textContent = `row ${parseInt(place.slice(4), 10)} is not on this page: --report-rows shows more`;

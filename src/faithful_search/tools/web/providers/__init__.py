@@ -1,5 +1,6 @@
-"""Web search services, one file each: `load("searxng")` is the class in `searxng.py`. A query in, pages out; whatever a
-service answers may be wrong or hostile."""
+"""Web search services, one file each: `load("searxng")` is the class in `searxng.py`. A query in,
+pages out; whatever a service answers may be wrong or hostile.
+"""
 
 import asyncio
 import sys
@@ -18,16 +19,18 @@ _TITLE, _TEXT, _DATE = 300, 2_000, 40  # characters kept
 
 
 class Provider(ABC):
-    """A web search service; implementations are frozen dataclasses, whose text is a part of cache keys: what results
-    depend on, and no secret."""
+    """A web search service; implementations are frozen dataclasses, whose text is a part of cache
+    keys: what results depend on, and no secret.
+    """
 
     def check(self) -> None:  # noqa: B027 (most need nothing)
         """Raise `ConfigError` when a key or a package is missing, saying how to give it."""
 
     @abstractmethod
     async def search(self, query: str, count: int) -> list[Evidence]:
-        """The pages found, best first, about `count`; title, url and snippet of each. Raises `ToolError` when the
-        service does not answer as it should."""
+        """The pages found, best first, about `count`; title, url and snippet of each. Raises
+        `ToolError` when the service does not answer as it should.
+        """
 
 
 def names() -> list[str]:
@@ -36,12 +39,16 @@ def names() -> list[str]:
 
 
 def load(name: str) -> type[Provider]:
-    """The provider in the file of that name. Raises `ConfigError` when there is none, naming those that exist."""
+    """The provider in the file of that name. Raises `ConfigError` when there is none, naming those
+    that exist.
+    """
     return registry.load(sys.modules[__name__], name, Provider)
 
 
 def page(title: Any, url: Any, text: Any, date: Any = "") -> list[Evidence]:
-    """A result as evidence, its date before the snippet; none when it has no http(s) address or nothing to read."""
+    """A result as evidence, its date before the snippet; none when it has no http(s) address or
+    nothing to read.
+    """
     title, text, date = line(title, _TITLE), line(text, _TEXT), line(date, _DATE)
     # a result that cannot be opened cannot be checked
     if not (title or text) or not is_page(url):
@@ -57,15 +64,16 @@ def page(title: Any, url: Any, text: Any, date: Any = "") -> list[Evidence]:
 
 
 async def document_of(request: Awaitable[Reply], refusals: Mapping[int, str]) -> Mapping[str, Any]:
-    """The JSON object that answers a request, else a `ToolError`; `refusals` says by status what is wrong with the
-    configuration, for the log."""
+    """The JSON object that answers a request, else a `ToolError`; `refusals` says by status what is
+    wrong with the configuration, for the log.
+    """
     try:
         # a page of results is some kilobytes, but a server may send megabytes
         document = await asyncio.to_thread((await request).json)
     except ToolError as error:
         if reason := refusals.get(error.status or 0):
-            told = "The search service refuses to search; use another tool."
-            raise unavailable(told, f"web search does not work: {reason}") from None
+            message = "The search service refuses to search; use another tool."
+            raise unavailable(message, f"web search does not work: {reason}") from None
         raise error.retold(f"Web search failed: {error}.") from None
     if not isinstance(document, Mapping):
         raise ToolError(

@@ -19,7 +19,9 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class SearXNG(Provider):
-    """`GET /search?format=json` of a SearXNG server, whose `settings.yml` must name `json` under `search: formats:`."""
+    """`GET /search?format=json` of a SearXNG server, whose `settings.yml` must name `json` under
+    `search: formats:`.
+    """
 
     url: str
     http: Http = field(default_factory=Http, repr=False)
@@ -34,12 +36,14 @@ class SearXNG(Provider):
             f"{self.url.rstrip('/')}/search", params={"q": query, "format": "json"}
         )
         document = await document_of(request, {403: disabled})
-        found: list[Evidence] = []
+        pages: list[Evidence] = []
         for part, (title, url, text) in _PARTS.items():
             for row in rows(document, part):
                 date = str(row.get("publishedDate") or "")[:10]
-                found += page(row.get(title), row.get(url), row.get(text), date)
+                pages += page(row.get(title), row.get(url), row.get(text), date)
         # else an outage of the engines would be read as "nothing is known about it"
-        if not found and document.get("unresponsive_engines"):
-            raise ToolError("Web search failed: none of the search engines answered.", passing=True)
-        return found[:count]
+        if not pages and document.get("unresponsive_engines"):
+            raise ToolError(
+                "Web search failed: none of the search engines answered.", transient=True
+            )
+        return pages[:count]

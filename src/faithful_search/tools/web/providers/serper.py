@@ -15,7 +15,8 @@ _KEY = "SERPER_API_KEY"
 
 @dataclass(frozen=True)
 class Serper(Provider):
-    """`POST /search` of serper.dev. An answer box and a knowledge panel that name their page come before the results.
+    """`POST /search` of serper.dev. An answer box and a knowledge panel that name their page come
+    before the results.
 
     The key is read from the environment for each request and kept nowhere.
     """
@@ -28,9 +29,9 @@ class Serper(Provider):
 
     def check(self) -> None:
         if not carried(os.environ.get(_KEY, "")):
-            others = "the other providers, SearXNG ('searxng') and ddgs ('ddgs'), need none"
+            alternatives = "the other providers, SearXNG ('searxng') and ddgs ('ddgs'), need none"
             raise ConfigError(
-                f"web search through Serper needs a key of serper.dev in {_KEY}; {others}"
+                f"web search through Serper needs a key of serper.dev in {_KEY}; {alternatives}"
             )
 
     async def search(self, query: str, count: int) -> list[Evidence]:
@@ -45,13 +46,13 @@ class Serper(Provider):
         )
         box, panel = section(document, "answerBox"), section(document, "knowledgeGraph")
         # answer boxes without a page are left out: they could not be cited
-        found = page(
+        pages = page(
             box.get("title"),
             box.get("link"),
             box.get("snippet") or box.get("answer"),
             box.get("date"),
         )
-        found += page(panel.get("title"), panel.get("descriptionLink"), panel.get("description"))
+        pages += page(panel.get("title"), panel.get("descriptionLink"), panel.get("description"))
         for row in rows(document, "organic"):
-            found += page(row.get("title"), row.get("link"), row.get("snippet"), row.get("date"))
-        return found[:count]
+            pages += page(row.get("title"), row.get("link"), row.get("snippet"), row.get("date"))
+        return pages[:count]

@@ -1,0 +1,5 @@
+"""What an action and an observation are."""
+
+from faithful_search.adapters.openenv import SearchAction, SearchObservation
+
+__all__ = ["SearchAction", "SearchObservation"]

@@ -1,0 +1,319 @@
+"""TRL: a reward of ours as a reward function of its trainers.
+
+Nothing that a policy wrote is evidence here. In a rollout that had a `SearchEnvironment` the
+evidence is what the environment returned; in any other it is what TRL's messages of role `tool`
+hold.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import msgspec
+
+from .. import dialects
+from ..columns import answers as gold_answers
+from ..dialects.base import Dialect
+from ..errors import ConfigError
+from ..rewards import Mix, Reward, Score
+from ..rewards.mix import INVALID
+from ..rollout.environment import SearchEnvironment, inner_text, returned
+from ..scoring import Scoring, numbers
+from ..trajectory import Trajectory
+
+FORGED = "response_forged"
+_FAILED = "{'error': "
+"""How TRL begins the tool message of a call that it could not run: its words repeat the policy's.
+"""
+_log = logging.getLogger(__name__)
+Message = Mapping[str, Any]
+
+
+def trl_reward(
+    reward: Reward | str = "pou", *, dialect: str = "pou", answers: str = "answers"
+) -> "TRLReward":
+    """A reward function for TRL's `GRPOTrainer`.
+
+    Args:
+        reward: "pou" (on right answers that cited evidence supports, citations count half, the
+            answer and its support a quarter each; an invalid format is -1), "veritas", "pokee",
+            "answer_only", or any reward or mix that does not ask the policy itself.
+        dialect: how the policy writes. The prompt must ask for it, as `Dialect.prompt` does.
+        answers: the column of the dataset that holds the gold answers.
+
+    Raises:
+        ConfigError: for an unknown name, and for what a reward function of TRL cannot give: the
+            policy, or an alpha that adapts to the batch.
+        DialectError: for an unknown dialect.
+
+    Example:
+        >>> chat = [{"role": "assistant", "content": "<think>I know.</think><answer>Rome</answer>"}]
+        >>> # right, and it rests on nothing
+        >>> trl_reward("pou")(completions=[chat], answers=[["Rome"]])
+        [0.0]
+    """
+    return TRLReward(Scoring(reward, dialect), answers)
+
+
+def trl_reward_parts(
+    reward: Mix | str = "pou", *, dialect: str = "pou", answers: str = "answers"
+) -> "list[TRLRewardPart]":
+    """The same as one function for each part, for
+    `multi_objective_aggregation="normalize_then_sum"`.
+
+    Each returns what its part adds to the mix's value, weight and gate included, so that all of
+    them together are what `trl_reward` returns. The rollouts are scored once. Where one part has no
+    value none has. Arguments and errors are those of `trl_reward`.
+
+    Example:
+        >>> [part.__name__ for part in trl_reward_parts("veritas")]
+        ['veritas/exact_match', 'veritas/info_think', 'veritas/think_answer']
+    """
+    whole = trl_reward(reward, dialect=dialect, answers=answers)
+    rule = whole.scoring.rule
+    if not isinstance(rule, Mix):
+        raise ConfigError(f"trl_reward_parts: {rule.name} has no parts; use trl_reward")
+    return [TRLRewardPart(whole, name) for name in rule.parts]
+
+
+@dataclass
+class TRLReward:
+    """What `trl_reward` returns: a callable that can be pickled.
+
+    A completion is a list of messages, or a text; `None` and an empty one are rollouts without a
+    turn. A text is the policy's own from end to end, so that nothing in it is evidence. Values are
+    `None` where a judge abstained or nothing applies; TRL leaves such rows out.
+
+    TRL's `log_metric` is given the mean of each part and the share of completions in which the
+    policy wrote a tool response itself, `log_extra` the reason of each value. After the first batch
+    a warning says so where nothing can be learnt from such completions, and what to do.
+    """
+
+    scoring: Scoring
+    answers: str
+    batches: int = field(default=0, init=False)
+    _last: tuple[Any, list[Score]] | None = field(default=None, init=False, repr=False)
+
+    @property
+    def __name__(self) -> str:
+        return self.scoring.name  # what TRL calls it in its logs
+
+    def __call__(self, completions: Sequence[Any], **batch: Any) -> list[float | None]:
+        """The value of each completion. Raises `ConfigError` without the column of answers."""
+        return [score.value for score in self.scores(completions, **batch)]
+
+    def scores(
+        self,
+        completions: Sequence[Any],
+        prompts: Sequence[Any] | None = None,
+        environments: Sequence[Any] | None = None,
+        trainer_state: Any = None,
+        log_metric: Callable[[str, float], None] | None = None,
+        log_extra: Callable[[str, list[Any]], None] | None = None,
+        **columns: Any,
+    ) -> list[Score]:
+        """The same with reasons and parts."""
+        if self.answers not in columns:
+            raise ConfigError(
+                f"trl_reward: the dataset has no column {self.answers!r} with the gold answers; "
+                f"it has: {', '.join(columns)}. Name it: trl_reward(…, answers=…)"
+            )
+        nothing = [None] * len(completions)
+        rows = zip(
+            completions,
+            columns[self.answers],
+            columns.get("question") or nothing,
+            prompts or nothing,
+            environments or nothing,
+            strict=True,
+        )
+        dialect = self.scoring.written_in or "pou"
+        trajectories = []
+        for completion, gold, question, prompt, environment in rows:
+            question = question or asked_in(prompt, dialect)
+            trajectory = read_completion(completion, dialect, question, environment)
+            trajectories.append(msgspec.structs.replace(trajectory, answers=gold_answers(gold)))
+        scores = self.scoring.score_trajectories(trajectories, _step_of(trainer_state))
+        name = self.scoring.name
+        if log_metric is not None:
+            for part, value in _means(scores, trajectories).items():
+                log_metric(f"{name}/{part}", value)
+        if log_extra is not None:
+            log_extra(f"{name}/why", [score.why for score in scores])
+        if self.batches == 0:
+            self._warn(completions, trajectories, scores)
+        self.batches += 1
+        return scores
+
+    def scores_once(self, completions: Sequence[Any], **batch: Any) -> list[Score]:
+        """`scores`, kept until other completions come: the functions of all parts are given the
+        same list.
+        """
+        if self._last is None or self._last[0] is not completions:
+            self._last = completions, self.scores(completions, **batch)
+        return self._last[1]
+
+    def _warn(
+        self,
+        completions: Sequence[Any],
+        trajectories: Sequence[Trajectory],
+        scores: Sequence[Score],
+    ) -> None:
+        count = len(scores)
+        texts = sum(isinstance(completion, str) and completion != "" for completion in completions)
+        forged = sum(map(_forged, trajectories))
+        if texts:
+            _log.warning(
+                "trl_reward: %d of %d completions of the first batch are texts. Whatever stands in "
+                "a text the policy may have written itself, so that it holds no evidence. Let the "
+                "prompts be chat messages, and give the trainer environment_factory or tools.",
+                texts,
+                count,
+            )
+        if forged:
+            _log.warning(
+                "trl_reward: in %d of %d completions of the first batch the policy wrote a tool "
+                "response itself; it is no evidence.",
+                forged,
+                count,
+            )
+        if count and all(score.value == INVALID for score in scores):
+            _log.warning(
+                "trl_reward: all %d rewards of the first batch are -1 (the first: %s). Does the "
+                "prompt ask for the format? faithful_search.dialects.load(%r).prompt(question, "
+                "toolbox.schemas) writes one that does. A model that never keeps to it needs a "
+                "cold "
+                "start first, see recipes/sft.py.",
+                count,
+                scores[0].why,
+                self.scoring.written_in,
+            )
+
+
+@dataclass
+class TRLRewardPart:
+    """One of what `trl_reward_parts` returns; all of them share `whole`, also when they are pickled
+    together.
+    """
+
+    whole: TRLReward
+    part: str
+
+    @property
+    def __name__(self) -> str:
+        return f"{self.whole.scoring.name}/{self.part}"
+
+    def __call__(
+        self, completions: Sequence[Any], trainer_state: Any = None, **batch: Any
+    ) -> list[float | None]:
+        """What the part adds to the value of each completion."""
+        scores = self.whole.scores_once(completions, trainer_state=trainer_state, **batch)
+        mix = cast(Mix, self.whole.scoring.rule)
+        equal = dict.fromkeys(mix.parts, 1 / len(mix.parts))
+        weight = (mix.weights or equal).get(self.part, 0.0)
+        alone = dataclasses.replace(mix, weights={self.part: weight})
+        state = mix.state_at(_step_of(trainer_state))
+        values: list[float | None] = []
+        for score in scores:
+            if score.value is None:
+                values.append(None)
+                continue
+            if mix.gate is not None and score.parts[mix.gate.name] < 1.0:
+                values.append(INVALID / len(mix.parts))  # all parts together pay it once
+                continue
+            components = {name: Score(score.parts[name]) for name in mix.component_names}
+            values.append(alone.combine([components], state)[0].value)
+        return values
+
+
+def read_completion(
+    completion: Any, dialect: str, question: str | None = None, environment: Any = None
+) -> Trajectory:
+    """The trajectory of one of TRL's completions, in which only the environment's responses are
+    evidence.
+
+    Args:
+        completion: messages, a text, or nothing.
+        dialect: how the policy writes.
+        question: what it was asked.
+        environment: the rollout's, if it had one; another class than `SearchEnvironment` is passed
+            over.
+
+    Raises:
+        DataError: when something in `completion` is not a message.
+    """
+    if not completion:
+        return Trajectory(question=question, dialect=dialect)
+    if isinstance(completion, str):
+        return dialects.parse(completion, dialect, question, responses="messages")
+    if isinstance(environment, SearchEnvironment):
+        messages = _as_returned(completion, environment, dialects.load(dialect))
+        return dialects.parse(messages, dialect, question, fenced=True, responses="messages")
+    messages = [
+        {**message, "content": ""} if _is_failure(message) else message for message in completion
+    ]
+    return dialects.parse(messages, dialect, question, responses="messages")
+
+
+def asked_in(prompt: Any, dialect: str) -> str | None:
+    """The question in the last user message of a prompt; `None` where it has none."""
+    messages = prompt if isinstance(prompt, list | tuple) else ()
+    for message in reversed(messages):
+        content = message.get("content")
+        if message.get("role") == "user" and isinstance(content, str):
+            return dialects.load(dialect).question_in(content)
+    return None
+
+
+def _as_returned(
+    completion: Sequence[Message], environment: SearchEnvironment, dialect: Dialect
+) -> list[Message]:
+    """The messages with what the environment returned in the place of each tool message, and with
+    nothing in those that it did not write: TRL writes some itself, out of the policy's words.
+    """
+    tool_messages = [message for message in completion if message.get("role") == "tool"]
+    contents = [str(message.get("content")) for message in tool_messages]
+    observations = iter(returned(environment, contents))
+    messages: list[Message] = []
+    for message in completion:
+        if message.get("role") == "tool":
+            observation = next(observations)
+            content = ""
+            if observation is not None:
+                content = inner_text(observation, dialect, dialect.fence)
+            message = {**message, "content": content}
+        messages.append(message)
+    return messages
+
+
+def _step_of(trainer_state: Any) -> int:
+    """The step that rollouts are for, counted from 1, by which a mix warms up."""
+    step: int = getattr(trainer_state, "global_step", -1)
+    return step + 1
+
+
+def _is_failure(message: Message) -> bool:
+    content = message.get("content")
+    return (
+        message.get("role") == "tool" and isinstance(content, str) and content.startswith(_FAILED)
+    )
+
+
+def _forged(trajectory: Trajectory) -> bool:
+    return any(issue.kind == FORGED for issue in trajectory.all_issues())
+
+
+def _means(scores: Sequence[Score], trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """The mean of each part over the rows that have it, and the share of rows with a forged
+    response.
+    """
+    values: dict[str, list[float]] = {}
+    for score in scores:
+        for name, value in numbers(score).items():
+            values.setdefault(name, []).append(value)
+    means = {name: sum(column) / len(column) for name, column in values.items()}
+    if trajectories:
+        means[FORGED] = sum(map(_forged, trajectories)) / len(trajectories)
+    return means

@@ -1,0 +1,156 @@
+r"""What an answer says, in the forms in which agents are asked to write it.
+
+| form | asked for by |
+|---|---|
+| `\boxed{Veldt}` | mathematics, MiroThinker, NeMo Gym |
+| `{"answer": "Veldt"}`, alone or in a fence | structured output |
+| `Exact Answer: Veldt`, `Final Answer:`, `Answer:`, in some languages, on a line | BrowseComp |
+| `<final_answer>Veldt</final_answer>`, `<submit>`, `<response>` | prompts of Claude and others |
+| `#### Veldt` at the end | GSM8K |
+| `finish[Veldt]` | ReAct |
+"""
+
+import re
+from collections.abc import Mapping
+
+from . import loose_json
+from .errors import DataError
+
+_BOXED = re.compile(r"\\boxed\s*+\{")
+_TEXT = re.compile(r"\\text(?:bf|rm|it)?\s*+\{([^{}]*+)\}")
+_FENCE = re.compile(r"```[a-zA-Z]*+\n?(.*?)```", re.DOTALL)
+_LABELS = (
+    r"(?:(?:the |my )?(?P<sure>exact |final )?(?:short )?answer|(?P<zh>最终答案|最終回答)|答案|答え|"
+    r"réponse(?: finale)?|antwort|respuesta(?: final)?)"
+)
+_LABELLED = re.compile(
+    rf"^[*_#> \t]*+{_LABELS}[*_]*+[ \t]*+[:\uff1a][*_ \t]*+\n?(?P<content>\S[^\n]*)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_CONFIDENCE = re.compile(r"^[*_ \t]*+confidence[*_]*+[ \t]*+:[^\n]*", re.IGNORECASE | re.MULTILINE)
+_TAGS = "final_answer|final-answer|answer|submit|response|result|final|solution"
+_TAGGED = re.compile(rf"<({_TAGS})>((?:[^<]|<(?!/?(?:{_TAGS})>))*+)</\1>", re.IGNORECASE)
+_HASHED = re.compile(r"^####[ \t]*+(\S[^\n]*)\s*+\Z", re.MULTILINE)
+_FINISH = re.compile(r"\bfinish\[([^\[\]\n]*+)\]\s*+\Z", re.IGNORECASE)
+_BOX = re.compile(r"\\boxed\s*+\{((?:[^{}]|\{[^{}]*+\})*+)\}")
+_SURE = frozenset(("confidence", "confidence_score", "certainty", "probability", "score"))
+_KEYS = ("answer", "final_answer", "exact_answer", "result", "response")
+_LONGEST = 100_000  # characters that are looked through for JSON
+
+
+def said(answer: str) -> str:
+    r"""What the answer says, without the form around it; the answer itself where it has none.
+
+    Example:
+        >>> said(r"So it is \boxed{\text{Veldt}}."), said('{"answer": "Veldt"}'), said("Exact Answer: Veldt")
+        ('Veldt', 'Veldt', 'Veldt')
+    """
+    for form in (_boxed, _json, _labelled, _tagged, _hashed, _finish):
+        content = form(answer)
+        if content is not None and content.strip():
+            return content.strip()
+    return answer
+
+
+def claimed(answer: str) -> str:
+    r"""The answer as people read it: with what its forms hold in their place, and without how sure
+    the agent is.
+
+    Example:
+        >>> claimed(r"So it is \boxed{\text{Veldt}}."), claimed('{"answer": "Veldt", "why": "I read it."}')
+        ('So it is Veldt.', 'Veldt\nI read it.')
+    """
+    if answer.strip()[:1] in ("{", "`"):
+        value = _only_object(answer)
+        if value is not None:
+            texts = [value[name] for name in value if name.lower() not in _SURE]
+            return "\n".join(text for text in texts if isinstance(text, str))
+    if "\\boxed" in answer:
+        answer = _TEXT.sub(r"\1", _BOX.sub(r"\1", answer))
+    if "[" in answer:
+        answer = _FINISH.sub(r"\1", answer)
+    if "</" in answer:
+        answer = _TAGGED.sub(r"\2", answer)
+    if ":" in answer or "\uff1a" in answer:
+        answer = _LABELLED.sub(r"\g<content>", _CONFIDENCE.sub("", answer))
+    return answer
+
+
+def _boxed(answer: str) -> str | None:
+    """The content of the last box, by its braces."""
+    openings = list(_BOXED.finditer(answer)) if "\\boxed" in answer else []
+    if not openings:
+        return None
+    begin, depth = openings[-1].end(), 1
+    for place in range(begin, len(answer)):
+        if answer[place] == "{":
+            depth += 1
+        elif answer[place] == "}":
+            depth -= 1
+            if depth == 0:
+                return _TEXT.sub(r"\1", answer[begin:place])
+    return None
+
+
+def _json(answer: str) -> str | None:
+    """The answer in a JSON object that is all of the text, or stands at its end or in a fence."""
+    if "{" not in answer or len(answer) > _LONGEST:
+        return None
+    fences = _FENCE.findall(answer)
+    last_line = answer.strip().rpartition("\n")[2]
+    inline = last_line[last_line.find("{") :] if "{" in last_line else ""
+    for written in (answer, *fences[-1:], inline):
+        try:
+            value = loose_json.decode(written)
+        except DataError:
+            continue
+        if isinstance(value, Mapping):
+            return _of_object(value)
+    return None
+
+
+def _of_object(value: Mapping[str, object]) -> str | None:
+    for key in _KEYS:
+        content = value.get(key)
+        if isinstance(content, bool):
+            return "yes" if content else "no"
+        if isinstance(content, str | int | float):
+            return str(content)
+    return None
+
+
+def _only_object(answer: str) -> Mapping[str, object] | None:
+    """The JSON object that is all of the text, or all of the fence that is all of it."""
+    if len(answer) > _LONGEST:
+        return None
+    fence = _FENCE.fullmatch(answer.strip())
+    try:
+        value = loose_json.decode(fence[1] if fence else answer)
+    except DataError:
+        return None
+    return value if isinstance(value, dict) and any(name in value for name in _KEYS) else None
+
+
+def _labelled(answer: str) -> str | None:
+    """The content of the last line with a label; of one that says that it is final, if there is."""
+    if ":" not in answer and "\uff1a" not in answer:
+        return None
+    lines = list(_LABELLED.finditer(answer))
+    sure = [line for line in lines if line["sure"] or line["zh"]]
+    last = (sure or lines)[-1:]
+    return last[0]["content"].rstrip(" *_") if last else None
+
+
+def _tagged(answer: str) -> str | None:
+    contents = [content for _, content in _TAGGED.findall(answer)] if "</" in answer else []
+    return contents[-1] if contents else None
+
+
+def _hashed(answer: str) -> str | None:
+    line = _HASHED.search(answer) if "####" in answer else None
+    return line[1] if line else None
+
+
+def _finish(answer: str) -> str | None:
+    end = _FINISH.search(answer[-2000:]) if "]" in answer else None
+    return end[1] if end else None

@@ -1,0 +1,234 @@
+"""The writer's own list of sources: a section at the end, footnotes, or references that Markdown
+defines.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
+from typing import NamedTuple
+
+from ..trajectory import Span
+from .addresses import ADDRESS, ENDS, IDENTIFIER
+
+MOST_ENTRIES = 1_000
+RAISED = "\u2070\u00b9\u00b2\u00b3\u2074-\u2079"  # figures, for a class of characters
+WORDS: dict[str, list[str]] = json.loads(
+    (files(__package__) / "words.json").read_text(encoding="utf-8")
+)
+LINK = (
+    r"!?\[(?P<label>(?:[^\[\]\n\\]|\\.|\[[^\[\]\n]{0,100}+\]){0,300}+)\]"
+    r"\(\s{0,3}<?(?P<url>(?:[^\s()<>]|\([^\s()<>]{0,200}+\)){1,2000}+)>?"
+    r"(?:\s{1,3}(?:\"[^\"\n]{0,300}+\"|'[^'\n]{0,300}+'))?\s{0,3}\)"
+)
+_HEADING = re.compile(
+    r"[ \t>]{0,8}+(?:#{1,6}+[ \t]{0,4})?(?:\*\*|__)?(?:\d{1,2}\.[ \t]{1,2})?(?:[^\w\s]{1,3}[ \t])?"
+    rf"(?i:{'|'.join(WORDS['heading'])})[ \t]?(?:\*\*|__)?[ \t]?(?P<colon>[:：])?(?:\*\*|__)?[ "
+    r"\t]*+(?P<rest>[^\n]*)"
+)
+_KEY = (
+    r"(?:\\?\[\^?(?P<square>[^\[\]\n\\]{1,40}+)\\?\](?!\()(?P<defines>[:：])?"
+    r"|[【［](?P<wide>[^】］\n]{1,40}+)[】］][:：]?"
+    r"|(?P<dotted>\d{1,3})[.)、:：](?=\s|[^\d\s])"
+    rf"|(?P<raised>[{RAISED}]{{1,3}}+)|\^(?P<caret>\d{{1,3}})\^|<sup>(?P<sup>\d{{1,3}})</sup>)"
+)
+_ENTRY = re.compile(
+    rf"[ \t>]{{0,12}}+(?P<bullet>[-*•–+·][ \t]{{1,4}})?(?:{_KEY})?[ \t]{{0,4}}+(?P<named>[^\n]*)"
+)
+_ADDRESS = re.compile(f"{LINK}|<?(?P<bare>{ADDRESS}|{IDENTIFIER})>?")
+_NUMBERED = re.compile(r"(?=[\[【［]\^?\d{1,3}[\]】］](?!\())")
+_SIGN = re.compile(
+    rf"^[^\w\n]{{0,12}}(?:\d{{1,2}}\.[ \t])?[^\w\n]{{0,4}}(?i:{'|'.join(WORDS['heading'])})\W"
+    rf"|^[ \t>*•-]{{0,8}}(?:\[|【|［|\^|<sup|[{RAISED}])",
+    re.MULTILINE,
+)
+_LINE = re.compile(r"[^\n]*+\n?")
+_TRANSLATED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
+_NOT_IN_KEY = re.compile(r"\s|[,;]")
+
+
+class Entry(NamedTuple):
+    """One source of the list: the key that marks name it by (`""`: it has none), and what it is."""
+
+    key: str
+    target: str
+    span: Span
+    addressed: bool
+
+
+@dataclass(frozen=True)
+class OwnList:
+    """The writer's own list of sources."""
+
+    entries: tuple[Entry, ...] = ()
+
+    @cached_property
+    def keyed(self) -> dict[str, Entry]:
+        """The entries that have a key, by it."""
+        return {entry.key: entry for entry in reversed(self.entries) if entry.key}
+
+    def entry(self, key: str) -> Entry | None:
+        """The entry of this key; where entries have none, the one of this place."""
+        if self.keyed or not key.isdecimal():
+            return self.keyed.get(key)
+        if 0 < int(key) <= len(self.entries):
+            return self.entries[int(key) - 1]
+        return None
+
+
+def key_of(label: str) -> str:
+    """A key as it is compared: digits of any script as a plain number.
+
+    Example:
+        >>> key_of("０1"), key_of("²"), key_of("Smith")
+        ('1', '2', 'smith')
+    """
+    label = label.strip().lstrip("^#").translate(_TRANSLATED)
+    return str(int(label)) if label.isdecimal() else label.casefold()
+
+
+def may_have_list(text: str) -> bool:
+    """Whether the text has a line that a list of sources begins with; most texts have none."""
+    lower = text.lower()
+    signs = ("[", "^", "<sup", *WORDS["stems"])
+    likely = not text.isascii() or any(sign in lower for sign in signs)
+    return likely and _SIGN.search(text) is not None
+
+
+def own_list(text: str, names_source: Callable[[str], bool]) -> OwnList:
+    """The list of sources that the writer gave in this text.
+
+    A section is a list where one of its entries has an address or names a source
+    (`names_source`), or where marks before it use its numbers: "Sources" may also be what was
+    asked for.
+    """
+    if not may_have_list(text):
+        return OwnList()
+    entries: list[Entry] = []
+    section: list[Entry] = []  # the entries of a section so far, where a heading opened one
+    heading_start = -1  # where that heading begins, and -1 outside a section
+    gap = False  # whether a blank line stands before this one
+    for match in _LINE.finditer(text):
+        start, end = match.span()
+        line = match[0].rstrip("\n")
+        if not line.strip():
+            gap = True
+            continue
+        if heading_start >= 0 and not _HEADING.fullmatch(line):
+            entry = _entry(line, start, end, names_source)
+            goes_on = section and not gap and not section[-1].addressed and line[0] in " \t"
+            if entry is not None and not (goes_on and not entry.key):
+                section.append(entry)
+                gap = False
+                continue
+            if section and not gap and not line.startswith("#"):
+                section[-1] = _continued(section[-1], line, end)
+                continue
+        if heading_start >= 0:
+            entries += _checked(section, text, heading_start, names_source)
+            section, heading_start = [], -1
+        heading = _HEADING.fullmatch(line)
+        after_heading = heading["rest"].strip() if heading else ""
+        if heading and (not after_heading or heading["colon"]):
+            heading_start = start
+            section = list(_inline(after_heading, start + heading.start("rest"), names_source))
+        elif (defined := _defined(line, start, end)) is not None:
+            entries.append(defined)
+        gap = False
+    if heading_start >= 0:
+        entries += _checked(section, text, heading_start, names_source)
+    return OwnList(tuple(entries or _trailing(text))[:MOST_ENTRIES])
+
+
+def _entry(
+    line: str, start: int, end: int, names_source: Callable[[str], bool], listed: bool = True
+) -> Entry | None:
+    """The entry that this line is; `None` for a line that is none."""
+    match = _ENTRY.fullmatch(line)
+    if match is None:
+        return None
+    key = next(filter(None, match.group("square", "wide", "dotted", "raised", "caret", "sup")), "")
+    named = match["named"]
+    address = _ADDRESS.search(line if not key else named)
+    if address and address["label"] and not key:
+        label = address["label"].strip("[]\\ ")
+        if key_of(label).isdecimal():
+            key = label  # [1](https://…): the number is the link's text
+    if _NOT_IN_KEY.search(key):
+        key = ""
+    if address is None and not key and not (match["bullet"] and listed) and not names_source(line):
+        return None
+    target = _target(address) if address else named.strip(" \t*_")
+    return Entry(key_of(key), target, (start, end), address is not None)
+
+
+def _target(address: re.Match[str]) -> str:
+    return address["url"] or address["bare"].rstrip(ENDS)
+
+
+def _continued(entry: Entry, line: str, end: int) -> Entry:
+    """The entry, which goes on in this line."""
+    address = None if entry.addressed else _ADDRESS.search(line)
+    target = _target(address) if address else entry.target
+    return Entry(entry.key, target, (entry.span[0], end), entry.addressed or address is not None)
+
+
+def _inline(text: str, start: int, names_source: Callable[[str], bool]) -> Iterator[Entry]:
+    """The entries that stand after the heading, in its line; `start` is where they begin."""
+    at = start
+    for piece in filter(None, _NUMBERED.split(text)):
+        entry = _entry(piece, at, at + len(piece), names_source, listed=False)
+        addresses = list(_ADDRESS.finditer(piece))
+        if entry is not None and (entry.key or len(addresses) < 2):
+            yield entry
+        else:
+            for address in addresses:
+                yield Entry("", _target(address), (at, at + len(piece)), True)
+        at += len(piece)
+
+
+def _checked(
+    section: list[Entry], text: str, heading_start: int, names_source: Callable[[str], bool]
+) -> list[Entry]:
+    """The section's entries, from its heading on; none where it is no list of sources."""
+    before = text[:heading_start]
+    if not section or not any(map(str.isalnum, before[:2_000])):
+        return []
+    are_sources = any(entry.addressed or names_source(entry.target) for entry in section)
+    marks = [(f"[{entry.key}]", f"[^{entry.key}]") for entry in section if entry.key]
+    if not are_sources and not any(mark in before for pair in marks for mark in pair):
+        return []
+    first = section[0]._replace(span=(heading_start, section[0].span[1]))
+    return [first, *section[1:]]
+
+
+def _defined(line: str, start: int, end: int) -> Entry | None:
+    """A footnote, `[^1]: …`, or a reference, `[1]: https://…`, that this line defines."""
+    match = _ENTRY.fullmatch(line)
+    if match is None or not match["defines"] or match["bullet"]:
+        return None
+    address = _ADDRESS.search(match["named"])
+    is_footnote = line.lstrip().startswith("[^")
+    if not is_footnote and (address is None or address.start() > 1):
+        return None
+    target = _target(address) if address else match["named"].strip()
+    return Entry(key_of(match["square"]), target, (start, end), address is not None)
+
+
+def _trailing(text: str) -> list[Entry]:
+    """Lines with a number and an address at the text's end, which no heading announces."""
+    entries: list[Entry] = []
+    end = len(text)
+    while end > 0 and len(entries) < MOST_ENTRIES:
+        start = text.rfind("\n", 0, end - 1) + 1
+        line = text[start:end].rstrip("\n")
+        if line.strip():
+            entry = _entry(line, start, end, lambda line: False, listed=False)
+            is_marked = line.lstrip()[:1] not in "0123456789"  # "1. …" lists anything
+            if entry is None or not (entry.key and entry.addressed and is_marked) or start == 0:
+                break
+            entries.append(entry)
+        end = start
+    return entries[::-1]

@@ -1,0 +1,356 @@
+"""Citation marks in a text, found in one pass: what each form looks like, and what it names.
+
+Code and formulas hold no marks. Whether what looks like a mark is content, since it stands in the
+question or the evidence in the same form, is asked of what is `Known`.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+from ..trajectory import Span
+from .addresses import ADDRESS, ENDS, IDENTIFIER, is_address, page_of
+from .lists import LINK, RAISED, WORDS, key_of
+
+
+class Mark(NamedTuple):
+    """One mark: what it names (nothing: it is markup without a source of its own), and the words in
+    it that are the sentence's.
+    """
+
+    span: Span
+    targets: tuple[str, ...] = ()
+    how: str = ""
+    kept: Span | None = None
+
+
+class Known(Protocol):
+    """What decides whether something is a mark."""
+
+    def is_content(self, written: str, before: str) -> bool:
+        """Whether the question or the evidence has this in the same form; `before` are the
+        characters in front of it.
+        """
+
+    def is_id(self, token: str, strict: bool) -> bool:
+        """Whether this is the id of a passage, or (unless `strict`) made like one."""
+
+    def is_number(self, number: str) -> bool:
+        """Whether a passage can be cited by this number."""
+
+    def is_author(self, name: str, year: str) -> bool:
+        """Whether a source has this author and year."""
+
+
+_AND = r"\s{0,3}(?:[,;、，；&/+·]|\b(?:and|und|et|y|e|en|og|och|и)\b)\s{0,3}"
+_TO = r"\s{0,2}[-–—~〜～]\s{0,2}"
+_NUMBERS = rf"#?\d{{1,6}}(?:(?:{_AND}|{_TO})#?\d{{1,6}}){{0,60}}+"
+_TAG = "cite|citation|cit|ref|reference|source|fn|co|a"
+_TURN = r"turn\d{1,4}[a-z]{1,20}\d{1,4}"
+_NAMED = "|".join(WORDS["named"])
+
+# The forms by their names, in the order in which they are tried. All repetition is bounded.
+_FORMS: Mapping[str, str] = {
+    "code": (
+        r"```(?!\s{0,3}(?:markdown|md|text|txt)\b)(?:(?!```)[\s\S])*+(?:```|\Z)|`[^`\n]{1,500}+`"
+    ),
+    # OpenAI's, with and without its private characters, and Gemini's
+    "artefact": (
+        r"\ue200[^\ue200\ue201\n]{0,500}+\ue201"
+        rf"|(?<![A-Za-z])(?:file)?cite(?:{_TURN}){{1,30}}+"
+        r"|\[cite_(?:start|end)\]"
+    ),
+    "link": LINK,
+    "tex": (
+        rf"\$\^\{{?\[?(?P<dollar>{_NUMBERS})\]?\}}?\$"
+        rf"|\\textsuperscript\{{\[?(?P<script>{_NUMBERS})\]?\}}"
+        r"|\\(?:foot|auto|paren|text)?cite[a-z]{0,8}\*?(?:\[[^\]\n]{0,60}+\])?"
+        r"\{(?P<keys>[^{}\n]{1,200}+)\}"
+    ),
+    "formula": (r"\$(?=\S)[^$\n]{1,200}+(?<=\S)\$(?!\d)|\\\((?:[^\\\n]|\\(?!\))){0,300}+\\\)"),
+    "bracket": (r"(?:\\?[\[［【〔]){1,2}(?P<inner>[^\[\]［］【】〔〕\n]{1,200}+)[\]］】〕]{1,2}"),
+    "raised": (
+        r"<sup\b[^<>]{0,100}+>\s{0,3}(?:<a\b[^<>]{0,300}+>)?\s{0,3}[\[(]?"
+        rf"(?P<sup>{_NUMBERS})[\])]?\s{{0,3}}(?:</a>)?\s{{0,3}}</sup>"
+        rf"|\^\[?(?P<caret>{_NUMBERS})\]?\^(?!\w)"
+        rf"|[{RAISED}]{{1,3}}+(?:[ ,˒⸴⁻]{{1,3}}[{RAISED}]{{1,3}}+){{0,20}}+"
+    ),
+    "element": (
+        rf"<(?P<tag>(?i:{_TAG}))(?![\w-])(?P<attributes>[^<>]{{0,300}}+)>"
+        r"(?:(?P<within>[^<>\n]{0,80}+)</(?P=tag)\s?>)?"
+        rf"|</(?i:{_TAG})(?:[\s:][^<>\n]{{0,100}}+)?>"
+    ),
+    "address": rf"<?(?P<bare>{ADDRESS}|{IDENTIFIER})>?",
+    "parenthesis": r"[(（](?P<aside>[^()（）\[\]\n]{1,200}+)[)）]",
+    "word": (
+        rf"(?:(?<!\w)(?i:{_NAMED})|来源|來源|出典|출처)\s{{0,2}}(?:[#№]|n[o°]\.?)?\s{{0,2}}"
+        rf"(?P<number>{_NUMBERS})(?![\w%]|[.,]\d)"
+    ),
+}
+_ANY = re.compile("|".join(f"(?P<{name}>{form})" for name, form in _FORMS.items()))
+# What every mark has one of. Most texts have none of them, which is told much faster than by the
+# forms.
+_SIGNS = ("[", "<", "^", "://", "www.", "\\cite", "\\text", "citeturn", "doi:", "arxiv:", "10.")
+_SIGNS_BEYOND_ASCII = re.compile(rf"[［【〔（{RAISED}\ue200]|(?i:{_NAMED})")
+_SIGN_IN_PARENTHESES = re.compile(r"\(\s?[^\W\d][^()\n]{0,150}?[\d_:]")
+_SIGN_OF_WORDS = re.compile(rf"(?:{_NAMED})\W{{0,4}}(?:n\w?\W)?\d")
+_NUMBER = re.compile(r"\d{1,6}")
+_LIST = re.compile(_NUMBERS)
+_RANGE = re.compile(rf"#?(\d{{1,6}}){_TO}#?(\d{{1,6}})")
+_LOCATED = re.compile(
+    rf"({_NUMBERS})\s{{0,2}}[,:;]?\s{{0,2}}(?:pp?|ss?|ll?|lines?|§|ch|sec|fig)\.?\s{{0,2}}\d[\d\s,–-]{{0,20}}",
+    re.IGNORECASE,
+)
+_WORDED = re.compile(
+    rf"(?i:{'|'.join(WORDS['source'])})(?P<sign>\s{{0,2}}(?:[:：#№]|n[o°]\.?))?\s{{0,2}}(?P<rest>\S.{{0,180}})"
+)
+_SIGNED = re.compile(rf"(?i:{_NAMED})\s{{0,2}}[:：]")
+_WORD = re.compile(r"\S{1,200}")
+_FOOTNOTE = re.compile(r"\^([\w.:-]{1,40})\^?")
+_CURSOR = re.compile(rf"({_TURN}|\d{{1,4}}(?::\d{{1,4}})?)(?:†.{{0,100}})?")
+_AUTHOR = re.compile(
+    r"(?P<name>[^\W\d_a-zß-öø-ÿ][\w'’-]{1,40})"
+    r"(?:(?:,? (?:and|und|et|&) | et al\.?|, )[\w'’. -]{0,60})?"
+    r",? ?(?P<year>1[5-9]\d\d|20\d\d)[a-z]?(?:, ?(?:pp?|S)\. ?[\d–-]{1,12})?"
+)
+_BREAK = re.compile(r"\s{0,3}[,;、，；|]\s{0,3}")
+_ATTRIBUTE = re.compile(
+    r"(?:ids?|index|url|href|src|source|ref|docs?|name|data-[a-z-]{1,20})\s{0,2}=\s{0,2}"
+    r"(?:\"([^\"]{0,300})\"|'([^']{0,300})'|([^\s\"'>]{1,300}))",
+    re.IGNORECASE,
+)
+_EXPONENT = re.compile(
+    r"(?:(?<![^\W\d_])(?:[^\W\d_]|[kcdmnµ]m|ft|yd|mi|mc|sq|in|sec)|(?<![\d.,])(?:10|2)|[⁻⁺^])\Z"
+)
+_VALUE = re.compile(
+    r"(?:[=∈≈<>]|\b(?:list|array|vector|interval|range|tuple|set|index|liste|intervall))\s?\Z",
+    re.IGNORECASE,
+)
+_TABLE = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
+_SAYS_NOTHING = re.compile(
+    rf"(?i:{'|'.join(WORDS['source'])}|links?|here|hier|ici|aquí|这里|link)(?:\s?\d{{1,3}})?|\W{{0,20}}"
+)
+MOST = 10_000  # marks that are read of one text
+
+
+def marks_of(text: str, known: Known) -> list[Mark]:
+    """The marks of a text in order. Linear in its length; never raises."""
+    found: list[Mark] = []
+    at = 0
+    while len(found) < MOST and (match := _ANY.search(text, at)):
+        marks = _READERS[match.lastgroup or ""](match, known)
+        found += marks or ()
+        # what is no mark may hold one
+        at = match.start() + 1 if marks is None else match.end()
+    return found
+
+
+def may_have_marks(text: str) -> bool:
+    """Whether the text has a sign that marks have."""
+    lower = text.lower()
+    if any(sign in lower for sign in _SIGNS):
+        return True
+    if "(" in text and _SIGN_IN_PARENTHESES.search(text):
+        return True
+    if not text.isascii() and _SIGNS_BEYOND_ASCII.search(text):
+        return True
+    return any(stem in lower for stem in WORDS["stems"]) and bool(_SIGN_OF_WORDS.search(lower))
+
+
+def numbers_of(text: str) -> list[str]:
+    """The numbers in a list of them, ranges written out.
+
+    Example:
+        >>> numbers_of("1, 3–5"), numbers_of("１、２")
+        (['1', '3', '4', '5'], ['1', '2'])
+    """
+    numbers: list[str] = []
+    end = 0
+    for match in _RANGE.finditer(text):
+        first, last = int(match[1]), int(match[2])
+        if first < last <= first + 30:
+            numbers += map(key_of, _NUMBER.findall(text[end : match.start()]))
+            numbers += map(str, range(first, last + 1))
+            end = match.end()
+    return [*numbers, *map(key_of, _NUMBER.findall(text[end:]))]
+
+
+def _before(match: re.Match[str]) -> str:
+    return match.string[max(0, match.start() - 40) : match.start()]
+
+
+def _skipped(match: re.Match[str], known: Known) -> list[Mark]:
+    return []
+
+
+def _formula(match: re.Match[str], known: Known) -> list[Mark] | None:
+    # two amounts in dollars are no formula
+    return [] if re.search(r"[\\^_={}]", match[0]) else None
+
+
+def _artefact(match: re.Match[str], known: Known) -> list[Mark]:
+    inner = match[0].strip("\ue200\ue201").split("\ue202")
+    targets = [target for part in inner for target in re.findall(_TURN, part)]
+    targets += [part for part in inner[1:] if is_address(part)]
+    return [Mark(match.span(), tuple(dict.fromkeys(targets)), "cursor")]
+
+
+def _link(match: re.Match[str], known: Known) -> list[Mark] | None:
+    label, url = match["label"].strip(" []\\^"), match["url"]
+    if not is_address(url):
+        numbers = _cited_numbers(label, known)
+        return [Mark(match.span(), tuple(numbers), "number")] if numbers else None
+    if match[0].startswith("!"):
+        return [Mark(match.span())]  # a picture, which cites nothing
+    names_site = "." in label and page_of(url).startswith(page_of(label))
+    says_nothing = bool(_LIST.fullmatch(label) or _SAYS_NOTHING.fullmatch(label))
+    is_silent = names_site or says_nothing or is_address(label)
+    return [Mark(match.span(), (url,), "link", None if is_silent else match.span("label"))]
+
+
+def _tex(match: re.Match[str], known: Known) -> list[Mark] | None:
+    if match["keys"]:
+        keys = tuple(key.strip() for key in match["keys"].split(","))
+        return [Mark(match.span(), keys, "ref")]
+    numbers = _cited_numbers(match["dollar"] or match["script"], known)
+    return [Mark(match.span(), tuple(numbers), "raised")] if numbers else None
+
+
+def _bracket(match: re.Match[str], known: Known) -> list[Mark] | None:
+    named = _names(match["inner"].strip(" \\\t\u3000"), known, square=True)
+    if named is None:
+        return None
+    targets, how = named
+    before, after = _before(match), match.string[match.end() : match.end() + 1]
+    is_argument = before.endswith("(") and before[-2:-1].isalnum() and after == ")"  # f([1])
+    if how == "number" and (is_argument or _VALUE.search(before)):
+        return None
+    if how in ("number", "footnote", "id") and known.is_content(match[0], before):
+        return None
+    return [Mark(match.span(), tuple(targets), how)]
+
+
+def _raised(match: re.Match[str], known: Known) -> list[Mark] | None:
+    digits = (match["sup"] or match["caret"] or match[0]).translate(_TABLE)
+    before = _before(match)
+    numbers = _cited_numbers(digits, known)
+    if not numbers or before[-1:] in ("⁻", "⁺"):
+        return None
+    if numbers != ["1"] and _EXPONENT.search(before):
+        return None
+    if known.is_content(match[0], before):
+        return None
+    return [Mark(match.span(), tuple(numbers), "raised")]
+
+
+def _element(match: re.Match[str], known: Known) -> list[Mark] | None:
+    if not match["tag"]:
+        return [Mark(match.span())]  # a closing tag
+    attributes, within = match["attributes"], match["within"]
+    values = [next(filter(None, groups), "") for groups in _ATTRIBUTE.findall(attributes)]
+    targets: list[str] = []
+    for value in values:
+        targets += [value] if is_address(value) else _BREAK.split(value.strip())
+    bare = attributes.strip(" :=/\"'")
+    if not values and _LIST.fullmatch(bare):
+        targets = numbers_of(bare)
+    targets = [re.sub(r"\A(\d{1,4})-\d{1,4}\Z", r"\1", target) for target in targets]
+    targets = [target for target in targets if target and not target.startswith("#")]
+    inner = _names(within.strip(" []"), known, square=True) if within else None
+    if not targets and inner:
+        targets = inner[0]
+    if match["tag"].lower() == "a" and not any(map(is_address, targets)) and not inner:
+        targets = []
+    if within is None:
+        return [Mark(match.span(), tuple(targets), "tag")]
+    is_silent = inner is not None or not within.strip()
+    return [Mark(match.span(), tuple(targets), "tag", None if is_silent else match.span("within"))]
+
+
+def _address(match: re.Match[str], known: Known) -> list[Mark]:
+    address = match["bare"].rstrip(ENDS)
+    closed = match[0].startswith("<") and match[0].endswith(">")
+    start = match.start() if closed else match.start("bare")
+    end = match.end() if closed else match.start("bare") + len(address)
+    return [Mark((start, end), (address,), "address")]
+
+
+def _parenthesis(match: re.Match[str], known: Known) -> list[Mark] | None:
+    named = _names(match["aside"].strip(), known, square=False)
+    if named is None or (named[1] == "id" and known.is_content(match[0], _before(match))):
+        return None
+    return [Mark(match.span(), tuple(named[0]), named[1])]
+
+
+def _word(match: re.Match[str], known: Known) -> list[Mark] | None:
+    numbers = _cited_numbers(match["number"], known)
+    if not numbers or known.is_content(match[0], _before(match)):
+        return None
+    return [Mark(match.span(), tuple(numbers), "number")]
+
+
+_READERS: Mapping[str, Callable[[re.Match[str], Known], list[Mark] | None]] = {
+    "code": _skipped, "formula": _formula, "artefact": _artefact, "link": _link, "tex": _tex, "bracket": _bracket,
+    "raised": _raised, "element": _element, "address": _address, "parenthesis": _parenthesis, "word": _word,
+}  # fmt: skip
+
+
+def _names(inner: str, known: Known, square: bool) -> tuple[list[str], str] | None:
+    """What the text between brackets names, and in which form; `None` where it names no source.
+
+    In round brackets a number alone is none, nor an id that is only made like one of ours.
+    """
+    if square and inner.startswith("^"):
+        notes = [_FOOTNOTE.fullmatch(part) for part in _BREAK.split(inner)]
+        return ([note[1] for note in notes if note], "footnote") if all(notes) else None
+    if square and ("†" in inner or inner.startswith("turn") or ":" in inner):
+        cursors = [_CURSOR.fullmatch(part) for part in _BREAK.split(inner)]
+        if all(cursors) and ("†" in inner or inner.startswith("turn")):
+            return [cursor[1] for cursor in cursors if cursor], "cursor"
+    if square and (numbers := _cited_numbers(inner, known)):
+        return numbers, "number"
+    parts = [part for part in re.split(r"[\s,;、，；|]+", inner) if part]
+    if all(map(is_address, parts)):
+        return (parts, "address") if square else None  # round brackets are no part of an address
+    are_like_ids = all(known.is_id(part, strict=False) for part in parts)
+    if are_like_ids and (square or any(known.is_id(part, strict=True) for part in parts)):
+        return parts, "id"
+    worded = _WORDED.fullmatch(inner)
+    if worded is None:
+        return _authors(inner, known)
+    after_word = worded["rest"]
+    if numbers := _cited_numbers(after_word, known):
+        return numbers, "number"
+    ids = [part.strip(" ^[]") for part in _BREAK.split(after_word)]
+    if all(known.is_id(part, strict=True) for part in ids):
+        return ids, "ref"
+    if (square and worded["sign"]) or _SIGNED.match(inner):
+        if all(_WORD.fullmatch(part) for part in ids):
+            return ids, "ref"
+        return [after_word.strip()], "ref"  # a title, which may hold commas
+    return _authors(inner, known)
+
+
+def _authors(inner: str, known: Known) -> tuple[list[str], str] | None:
+    """Authors and years that sources carry, as in `(Mirov, 2020; Lind & Oss, 2021)`."""
+    works = []
+    is_known = False
+    for part in inner.split(";"):
+        match = _AUTHOR.fullmatch(part.strip())
+        if match is None:
+            return None
+        works.append(f"{match['name']} {match['year']}")
+        is_known = is_known or known.is_author(match["name"], match["year"])
+    return (works, "author") if is_known else None
+
+
+def _cited_numbers(text: str, known: Known) -> list[str]:
+    """The numbers in a list of them, none where one of them cannot be a source's."""
+    if located := _LOCATED.fullmatch(text):
+        text = located[1]
+    if not _LIST.fullmatch(text):
+        return []
+    numbers = numbers_of(text)
+    if len(numbers) > 1 and "0" in numbers and not known.is_id("0", strict=True):
+        return []  # [0, 1] is an interval
+    return numbers if all(map(known.is_number, numbers)) else []

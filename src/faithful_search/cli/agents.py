@@ -1,0 +1,208 @@
+"""The agent that a command's options name: a policy here, or a model behind an endpoint."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from ..bundled import BUNDLED, bundled_policy
+from ..errors import ConfigError, needs
+from .options import AT_LEAST_1, F, old_name, together, trust_remote_code
+
+if TYPE_CHECKING:
+    from ..judges import Writer
+    from ..rollout import Agent
+    from ..rollout.arguments import EnvironmentArguments
+    from ..tools import Toolbox
+
+_SUMMARY_TOKENS = 1024
+_TOTAL_TOKENS = 16_384
+"""The limit of an episode, where the model's own is higher: a local model of 7 billion parameters
+can be run with it.
+"""
+_THREADS_TEMPERATURE = 0.7
+"""The default temperature of several threads, so that they differ; PokeeResearch uses it."""
+
+
+def episode_flags(corpus: str | None, turn_tokens: int) -> Callable[[F], F]:
+    """The options that `environment_of` reads, with a command's own defaults."""
+    return together(
+        click.option(
+            "--corpus",
+            default=corpus,
+            help="Corpus or index that local_search searches. By default 'world', and 'none' with "
+            "web tools.",
+        ),
+        click.option(
+            "--triples",
+            help="Facts of the tool knowledge_graph. By default the world's with its corpus, else "
+            "none.",
+        ),
+        click.option(
+            "--search-top-k",
+            type=AT_LEAST_1,
+            default=3,
+            help="Number of passages that a search returns.",
+        ),
+        old_name("--top-k", "--search-top-k"),
+        click.option(
+            "--dialect",
+            help="Dialect that the model writes. By default the one it was trained in, and openai "
+            "for a served model.",
+        ),
+        click.option(
+            "--turns",
+            type=AT_LEAST_1,
+            default=10,
+            help="Maximum number of turns in an episode.",
+        ),
+        click.option(
+            "--turn-tokens",
+            type=AT_LEAST_1,
+            default=turn_tokens,
+            help="Maximum number of tokens in a turn, or in a reply of a served model.",
+        ),
+        trust_remote_code,
+    )
+
+
+def environment_of(options: Mapping[str, Any]) -> "EnvironmentArguments":
+    """The tools and limits that the options name.
+
+    A local policy gets the dialect and the settings that it was trained with, where they are known.
+    With another `--dialect` none of them is used.
+    """
+    from .. import dialects
+    from ..hub.models import written_as
+    from ..rollout.arguments import EnvironmentArguments
+
+    dialect = options["dialect"]
+    settings: dict[str, Any]
+    if options["url"]:
+        settings = {"dialect": dialect or "openai"}
+    else:
+        settings = written_as(bundled_policy(options["policy"], dialect or "pou"), dialect)
+    settings |= {name: options[name] for name in ("turns", "turn_tokens")}
+    settings |= {
+        name: options[name]
+        for name in ("web_search", "searxng_url", "browse", "verify")
+        if options.get(name)
+    }
+    # Whoever searches the web does not ask about the bundled world
+    on_the_web = "web_search" in settings or "browse" in settings
+    corpus = options["corpus"] or ("none" if on_the_web else "world")
+    # The world's facts go with the world's corpus, except where the dialect can only search
+    searches_only = dialects.load(settings["dialect"]).search_tool is not None
+    has_facts = corpus == "world" and not searches_only
+    triples = options["triples"] or ("world" if has_facts else "none")
+    return EnvironmentArguments(
+        corpus=corpus, triples=triples, search_top_k=options["search_top_k"], **settings
+    )
+
+
+def agent_of(
+    options: Mapping[str, Any],
+    environment: "EnvironmentArguments",
+    toolbox: "Toolbox",
+    generator: Any,
+    **served: Any,
+) -> "Agent":
+    """The agent with these tools: the generator's policy, or where `generator` is `None` the model
+    that is served at `options["url"]`. `served` are further arguments of `ServedAgent`.
+    """
+    from ..inference.base import Sampling
+    from ..rollout import Engine, ServedAgent
+
+    temperature = options.get("temperature", 0.0)
+    if generator is not None:
+        limits = environment.limits(options["total_tokens"])
+        sampling = Sampling(temperature=temperature)
+        return Engine(generator, toolbox, environment.dialect, limits, sampling)
+    return ServedAgent(
+        options["policy"],
+        options["url"],
+        toolbox,
+        turns=environment.turns,
+        dialect=environment.dialect,
+        verify=environment.verify,
+        max_tokens=environment.turn_tokens,
+        temperature=temperature,
+        **served,
+    )
+
+
+class OpenAgent(NamedTuple):
+    """An agent, and what `ask` needs beside it.
+
+    `writer` writes the final answer from the agent's threads; where it is `None`, the threads vote.
+    `stats` count the requests and tokens of both.
+    """
+
+    agent: "Agent"
+    writer: "Writer | None"
+    stats: Sequence[Any]
+
+
+def open_agent(
+    question: str,
+    environment: "EnvironmentArguments",
+    toolbox: "Toolbox",
+    options: Mapping[str, Any],
+) -> OpenAgent:
+    """The agent that `ask` puts the question to.
+
+    Raises `ConfigError` where the question does not fit into the model.
+    """
+    options = dict(options)
+    if options["temperature"] is None:
+        options["temperature"] = _THREADS_TEMPERATURE if options["threads"] > 1 else 0.0
+    if options["url"]:
+        return _open_served(environment, toolbox, options)
+    return _open_local(question, environment, toolbox, options)
+
+
+def _open_served(
+    environment: "EnvironmentArguments", toolbox: "Toolbox", options: dict[str, Any]
+) -> OpenAgent:
+    from ..judges.endpoint import EndpointJudge
+
+    model, url = options["policy"], options["url"]
+    if model in BUNDLED:
+        raise ConfigError("--endpoint needs the served model's name: give --model NAME")
+    agent: Any = agent_of(options, environment, toolbox, None, seed=options["seed"])
+    # A summary is of rollouts that were sampled just now: no cache could hold it
+    writer = EndpointJudge(model, url, cache=None, write_tokens=_SUMMARY_TOKENS)
+    return OpenAgent(agent, writer, (agent.stats, writer.stats))
+
+
+def _open_local(
+    question: str,
+    environment: "EnvironmentArguments",
+    toolbox: "Toolbox",
+    options: dict[str, Any],
+) -> OpenAgent:
+    with needs("a model here", "train"):
+        from ..inference.loading import max_tokens, open_generator, sample_alike
+    from .. import dialects
+    from ..inference.chat import ChatFormat
+    from ..judges.generator import GeneratorJudge
+    from ..rollout.threads import Metered
+
+    sample_alike(options["seed"])
+    source = bundled_policy(options["policy"], environment.dialect)
+    generator = open_generator(source, trust_remote_code=options["trust_remote_code"])
+    # The prompt, with the question and the schemas of the tools, must leave room for the episode
+    fits = max_tokens(generator.model, generator.tokenizer) or _TOTAL_TOKENS
+    chat = ChatFormat.of(generator.tokenizer, dialects.load(environment.dialect))
+    room = fits - len(chat.prompt_ids(question, toolbox.schemas))
+    if room < 1:
+        raise ConfigError(
+            f"the question and the tools' descriptions leave none of the model's {fits} tokens"
+        )
+    options["total_tokens"] = min(options["total_tokens"] or _TOTAL_TOKENS, room)
+    metered = Metered(generator)
+    agent = agent_of(options, environment, toolbox, metered)
+    if options["policy"] in BUNDLED:  # they cannot write a summary: their threads vote
+        return OpenAgent(agent, None, (metered,))
+    writer = GeneratorJudge(metered, source, window=fits, max_new_tokens=_SUMMARY_TOKENS)
+    return OpenAgent(agent, writer, (metered,))

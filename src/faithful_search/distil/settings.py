@@ -1,0 +1,54 @@
+"""How a judge is distilled, as flags: read before torch is imported."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ..errors import ConfigError
+from ..flags import check_choices, check_least, flag
+from ..training.refusing import check_dtype
+
+Head = Literal["encoder", "generator"]
+Balance = Literal["none", "weights", "resample"]
+
+
+@dataclass
+class Distillation:
+    """How a judge is distilled; learning rate, batches and steps are the trainer's own settings.
+    The `encoder` head becomes an `nli` judge. `save_dtype` is by default that of training; the
+    temperature is fitted to the judge as it loads, whatever `measure_dtype` is. Values that do not
+    fit together are a `ConfigError`.
+    """
+
+    head: Head = flag("encoder", "'encoder' (a classifier) or 'generator' (p of 1 and 0)")
+    balance: Balance = flag(
+        "resample", "of the labels: 'resample' the rarer, 'weights' (encoder only) or 'none'"
+    )
+    validation: float = flag(0.1, "share of the groups set aside to stop and calibrate by")
+    patience: int = flag(5, "evaluations without a better kappa before it stops; 0: never")
+    freeze_embeddings: bool = flag(False, "freeze an encoder's embeddings")
+    freeze_layers: int = flag(0, "how many of an encoder's lowest layers are frozen")
+    window: int = flag(384, "tokens of a premise that an encoder reads at once")
+    stride: int = flag(64, "tokens that neighbouring windows share")
+    save_dtype: str | None = flag(None, "dtype of the saved weights, such as float16")
+    measure_dtype: str | None = flag(
+        None, "dtype in which the judges are measured, such as bfloat16; default as they load"
+    )
+    untrained: bool = flag(True, "measure the model before training too")
+
+    def __post_init__(self) -> None:
+        check_choices(self, {"head": get_args(Head), "balance": get_args(Balance)})
+        generates = self.head == "generator"
+        if generates and self.balance == "weights":
+            raise ConfigError(
+                "the generator head learns with the language model's own loss: balance by "
+                "'resample'"
+            )
+        if generates and (self.freeze_embeddings or self.freeze_layers):
+            raise ConfigError("freeze_… goes with the encoder head; a generator takes LoRA")
+        if not 0 < self.validation < 1:
+            raise ConfigError(
+                f"validation is a share of the pairs, above 0 and below 1, got {self.validation}"
+            )
+        check_least(self, patience=0, freeze_layers=0)
+        check_dtype(self.save_dtype)
+        check_dtype(self.measure_dtype)

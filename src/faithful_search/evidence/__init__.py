@@ -1,0 +1,238 @@
+"""What is evidence, and what is a note: the rules, for what tools return here and in logs of
+others.
+
+Evidence is what a source says. A note is what a tool says itself: that it failed, that it found
+nothing, that a page could not be seen, or what it was asked. Notes support nothing, and neither do
+the words that a response holds only in a copy of the call: they are the agent's own.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ..trajectory import Evidence, Step, ToolCall, Trajectory
+from .copies import any_copy, marked, texts_of, unframed
+from .phrases import COPY, LONGEST, Kind, kind_of, may_begin_a_note, only_confirms
+
+__all__ = [
+    "REPORTING",
+    "Kind",
+    "Sifted",
+    "failure_of",
+    "is_marked_failed",
+    "note_kind",
+    "notes_of",
+    "only_notes",
+    "own_words",
+    "sifted",
+    "supported_by",
+    "supporting",
+    "supporting_passages",
+]
+
+_SNIPPET = 400  # characters of a passage with a title that may be a note
+_OF_A_PAGE = 0.7  # of a page's words must stand in a note's sentences: it may quote such notes
+_ELLIPSIS = "\u2026"
+_LONGEST_ECHO, _DEEPEST = 20_000, 20
+_NOTHING = re.compile(r"\[\s?\]|\{\s?\}")
+_FAILED = frozenset(("error", "failed", "failure", "timeout"))
+_STATUS = ("status", "status_code", "statusCode", "http_status", "code")
+_NAMES = ("title", "name", "url", "link")
+_SAYS_WHY = ("error", "errors", "exception", "error_message", "errorMessage", "error message")
+_MESSAGE = ("message", "detail", "reason", "text", "content", "output", "result", "data")
+REPORTING = frozenset((*_STATUS, *_SAYS_WHY, "isError", "is_error", "success", "ok"))
+"""Fields that may say that a call failed."""
+# Fields that say how a call went, not what was found.
+_REPORTS = frozenset((*_STATUS, "type", "ok", "success", "object", "id", "model", "role"))
+
+
+class Sifted(NamedTuple):
+    """What a response holds: evidence, and the words of notes."""
+
+    evidence: list[Evidence]
+    notes: list[str]
+
+
+def sifted(evidence: Iterable[Evidence], call: ToolCall | None) -> Sifted:
+    """Part what a call returned into evidence and notes."""
+    parted = Sifted([], [])
+    texts: tuple[str, ...] | None = None
+    for passage in evidence:
+        kind = None
+        if _may_be_a_note(passage):
+            texts = texts_of(call) if texts is None else texts
+            kind = note_kind(passage, texts)
+        if kind is None:
+            parted.evidence.append(passage)
+        else:
+            parted.notes.append("\n".join(filter(None, (passage.title, passage.text))))
+    return parted
+
+
+def only_notes(evidence: Sequence[Evidence], call: ToolCall | None) -> bool:
+    """Whether all that a call returned is notes. Quick, since the first passage mostly decides."""
+    if not evidence or not _may_be_a_note(evidence[0]):
+        return False
+    texts = texts_of(call)
+    return all(note_kind(passage, texts) is not None for passage in evidence)
+
+
+def note_kind(passage: Evidence, texts: Sequence[str] = ()) -> Kind | None:
+    """Which kind of note a passage is, where it is one; `texts` are those of the call.
+
+    Example:
+        >>> note_kind(Evidence("No results found for 'Rome'."), ["Rome"])
+        'empty'
+        >>> note_kind(Evidence("Noted: it must be Rome."), ["it must be Rome"])
+        'echo'
+    """
+    if not _may_be_a_note(passage):
+        return None
+    if _is_raw(passage):
+        kinds = [_kind_of(text, texts) for text in _texts_in(passage.text)]
+        if None in kinds:
+            return None
+        nothing = not kinds or (kinds[0] == "echo" and _NOTHING.search(passage.text))
+        return "empty" if nothing else kinds[0]
+    text = marked(passage.text, texts) if len(passage.text) <= LONGEST else passage.text
+    return kind_of(text, share=_OF_A_PAGE, first=1) if passage.title else kind_of(text)
+
+
+def supporting(step: Step) -> tuple[Evidence, ...]:
+    """The step's evidence as far as it can support something: without notes, and with an ellipsis
+    for each copy of the call.
+    """
+    return tuple(supported_by(step.evidence, step.call))
+
+
+def supported_by(evidence: Sequence[Evidence], call: ToolCall | None) -> list[Evidence]:
+    """The same of some passages that this call returned."""
+    if not evidence:
+        return []
+    texts = texts_of(call)
+    return [
+        _without_copies(passage, texts) for passage in evidence if note_kind(passage, texts) is None
+    ]
+
+
+def supporting_passages(trajectory: Trajectory) -> list[Evidence]:
+    """The evidence of all steps, as far as it can support something."""
+    return [passage for step in trajectory.steps for passage in supporting(step)]
+
+
+def notes_of(trajectory: Trajectory) -> dict[str, int]:
+    """How many responses and passages are notes, by their kinds; "other" for a note that a dialect
+    or a program marks as one.
+    """
+    counts: Counter[str] = Counter()
+    for step in trajectory.steps:
+        texts = texts_of(step.call)
+        if step.call is not None and step.note.strip():
+            counts[note_kind(Evidence(step.note), texts) or "other"] += 1
+        kinds = [note_kind(passage, texts) for passage in step.evidence]
+        counts.update(kind for kind in kinds if kind is not None)
+    return dict(counts)
+
+
+def own_words(note: str, call: ToolCall | None) -> str:
+    """A note with an ellipsis for what it repeats of the call: what was written there, and the name
+    of the tool where that is more than a word.
+    """
+    if not note or call is None:
+        return note
+    names = [call.name] if len(call.name.split()) > 1 else []
+    return marked(note, [*names, *texts_of(call)]).replace(COPY, _ELLIPSIS)
+
+
+def failure_of(fields: Mapping[str, Any]) -> str | None:
+    """What an object says of a call that failed, as tools, MCP and services mark it; `None` where
+    it does not say that it failed.
+
+    Example:
+        >>> failure_of({"isError": True, "content": [{"type": "text", "text": "quota"}]})
+        'quota'
+        >>> failure_of({"error": None, "results": []})
+    """
+    if REPORTING.isdisjoint(fields):
+        return None
+    why = next((fields[name] for name in _SAYS_WHY if fields.get(name)), None)
+    if why is None and not is_marked_failed(fields):
+        return None
+    if why in (None, True):
+        why = next((fields[name] for name in _MESSAGE if fields.get(name)), "failed")
+    return " ".join(_leaves(why)) or "failed"
+
+
+def is_marked_failed(fields: Mapping[str, Any]) -> bool:
+    """Whether a switch or a status says that the call failed, so that nothing was found. The status
+    of what has a name, such as a patent, is another one.
+    """
+    if fields.get("isError") is True or fields.get("is_error") is True:
+        return True
+    if any(fields.get(name) for name in _NAMES):
+        return False
+    if fields.get("success") is False or fields.get("ok") is False:
+        return True
+    return any(_says_failed(fields.get(name)) for name in _STATUS)
+
+
+def _says_failed(status: Any) -> bool:
+    if isinstance(status, str):
+        return status.lower() in _FAILED or (status.isdecimal() and _says_failed(int(status[:9])))
+    return isinstance(status, int) and not isinstance(status, bool) and 400 <= status < 600
+
+
+def _may_be_a_note(passage: Evidence) -> bool:
+    """Whether a look at the words is worth while. A quick one: most passages say something."""
+    if passage.title:
+        return len(passage.text) <= _SNIPPET and may_begin_a_note(passage.text)
+    return len(passage.text) <= (LONGEST if passage.url else _LONGEST_ECHO)
+
+
+def _is_raw(passage: Evidence) -> bool:
+    """Whether it is a text as the tool wrote it, and no passage of a page or document."""
+    return not passage.title and not passage.url
+
+
+def _kind_of(text: str, texts: Sequence[str]) -> Kind | None:
+    """The kind of a text that a tool wrote."""
+    rest_of_text = marked(text, texts)
+    if COPY in rest_of_text and only_confirms(rest_of_text):
+        return "echo"
+    return kind_of(rest_of_text)
+
+
+def _without_copies(passage: Evidence, texts: Sequence[str]) -> Evidence:
+    if not any_copy(f"{passage.title}\n{passage.text}", texts):
+        return passage
+    text = unframed(passage.text, texts, alone=_is_raw(passage))
+    title = unframed(passage.title, texts, alone=False)
+    if text == passage.text and title == passage.title:
+        return passage
+    text, title = text.replace(COPY, _ELLIPSIS), title.replace(COPY, _ELLIPSIS)
+    return msgspec.structs.replace(passage, text=text, title=title)
+
+
+def _texts_in(text: str) -> list[str]:
+    """The texts in a response: of JSON those in its fields, of any other the whole."""
+    if text.lstrip()[:1] in ("{", "["):
+        with suppress(ValueError, RecursionError):
+            return list(_leaves(json.loads(text)))
+    return [text]
+
+
+def _leaves(value: Any, name: str = "", depth: int = 0) -> Iterator[str]:
+    """What the fields of JSON say; a number of none says nothing."""
+    if isinstance(value, Mapping) and depth < _DEEPEST:
+        for key, entry in value.items():
+            yield from _leaves(entry, str(key), depth + 1)
+    elif isinstance(value, list | tuple) and depth < _DEEPEST:
+        for entry in value:
+            yield from _leaves(entry, name, depth + 1)
+    elif name not in _REPORTS and value not in (None, 0) and str(value).strip():
+        yield str(value)

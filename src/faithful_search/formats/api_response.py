@@ -1,0 +1,109 @@
+"""An answer of a chat API as it came, alone or beside the request that it answers.
+
+| API | where the answer stands |
+|---|---|
+| OpenAI's chat completions and what copies them | `choices[0].message` |
+| Anthropic's Messages | the object itself, with `type: message` |
+| Bedrock's Converse | `output.message` |
+| Cohere, Ollama | `message` |
+
+Logs keep the request beside it (`{"request": …, "response": …}`, `{"messages": …, "response": …}`),
+a batch within a line of its own (`response.body`). What an API searched for itself and sends beside
+the message (Perplexity's `search_results`) is the result of a search; its query is not told, so it
+stands for the question.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .base import Chat, Format, Messages, mapping, mappings, text
+from .messages import is_chat
+from .searches import searched_beside
+
+_REQUESTS = (
+    *("request", "input", "inputs", "kwargs", "body", "params"),
+    *("request_body", "requestBody", "request_json"),
+)
+_RESPONSES = (
+    *("response", "output", "outputs", "raw_response", "completion", "result"),
+    *("response_body", "responseBody", "response_json"),
+)
+_BODY = "body"
+_SYSTEM = ("system", "instructions")
+
+
+def read(value: Any) -> Chat | None:
+    """The messages of the request where there is one, and the first answer."""
+    if not isinstance(value, Mapping):
+        return None
+    for response in _responses(value):
+        reply, others = _reply(response)
+        if reply is None:
+            continue
+        asked = _asked(value)
+        if "messages" in value and _holds(asked, reply):
+            return None  # a log of a whole conversation, such as inspect_ai's
+        beside_reply = searched_beside(reply, "", 0)  # is read with the message
+        searched = [] if beside_reply else _searched(response, asked)
+        name = text(value.get("custom_id")) or text(response.get("id")) or ""
+        return Chat([*asked, *searched, reply], id=name, left_out={"further answers": others})
+    return None
+
+
+def _responses(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Where an answer may stand: the object itself, in a field of it, in the body of that."""
+    yield value
+    for name in _RESPONSES:
+        response = mapping(value, name)
+        if response:
+            yield response
+            yield mapping(response, _BODY)
+
+
+def _reply(response: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, int]:
+    """The message of an answer, and how many further ones there are."""
+    choices = mappings(response, "choices")
+    messages = [mapping(choice, "message") for choice in choices]
+    if messages and is_chat(messages[:1]):
+        return messages[0], len(messages) - 1
+    if response.get("type") == "message" and response.get("role") == "assistant":
+        return response, 0
+    for message in (mapping(response, "output", "message"), mapping(response, "message")):
+        if message.get("role") == "assistant" and "content" in message:
+            return message, 0
+    return None, 0
+
+
+def _holds(messages: Messages, reply: Mapping[str, Any]) -> bool:
+    """Whether the messages end with the reply, or have one with its id, perhaps edited since. An
+    agent may have said the same earlier.
+    """
+    identity = reply.get("id")
+    identities = [message.get("id") for message in messages if isinstance(message, Mapping)]
+    return messages[-1:] == [reply] or (identity is not None and identity in identities)
+
+
+def _asked(value: Mapping[str, Any]) -> Messages:
+    """The request's messages, with its system prompt before them."""
+    requests = [mapping(value, name) for name in _REQUESTS]
+    for request in (*requests, value):
+        messages = request.get("messages")
+        if isinstance(messages, list) and is_chat(messages):
+            system = [request[name] for name in _SYSTEM if request.get(name)]
+            return [*({"role": "system", "content": content} for content in system), *messages]
+    return []
+
+
+def _searched(response: Mapping[str, Any], asked: Messages) -> Messages:
+    """The search that the API made itself, as a call with its results; none where it made none."""
+    questions = [message.get("content") for message in asked if message.get("role") == "user"]
+    query = questions[-1] if questions and isinstance(questions[-1], str) else ""
+    return searched_beside(response, query, 0)
+
+
+FORMAT = Format(
+    "an answer of a chat API (chat completion, Anthropic, Bedrock, Cohere, Perplexity)",
+    read,
+    frozenset(("choices", "finish_reason", "stop_reason", "usage", "completion")),
+    "it holds no message of an assistant",
+)

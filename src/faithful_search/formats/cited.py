@@ -1,0 +1,120 @@
+"""What APIs send beside a text about its sources, as values: which words cite what.
+
+| API | fields |
+|---|---|
+| OpenAI, xAI, Azure, OpenRouter | `annotations` of a text, or of a message: `url_citation`, `file_citation` |
+| Anthropic | `citations` of a text, with `cited_text` |
+| Cohere | `citations` of a message, with `start`, `end` and `sources` |
+| Gemini | `groundingMetadata` of a candidate |
+
+Addresses alone, as Perplexity's `citations`, are results of a search (`searches`).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from ..trajectory import Citation, Span
+from .base import mapping, mappings
+
+_TARGETS = (
+    *("url", "uri", "source", "file_id", "filename", "document_title", "id", "title"),
+    "document_index",
+)
+_STARTS, _ENDS = ("start_index", "startIndex", "start"), ("end_index", "endIndex", "end")
+_MOST = 10_000
+
+
+def sent_with(text: str, fields: Mapping[str, Any]) -> tuple[Citation, ...]:
+    """The citations that a part's or a message's `fields` have for its text.
+
+    Example:
+        >>> cited = {"citations": [{"url": "https://ex.org", "cited_text": "Born in Veldt."}]}
+        >>> sent_with("In Veldt.", cited)
+        (Citation(span=(0, 9), target='https://ex.org', how='api', quote='Born in Veldt.'),)
+    """
+    citations: list[Citation] = []
+    for name in ("annotations", "citations"):
+        listed = fields.get(name)
+        for entry in listed[:_MOST] if isinstance(listed, list | tuple) else ():
+            if isinstance(entry, Mapping):
+                citations += _citations(text, entry)
+    return tuple(dict.fromkeys(citations))
+
+
+def grounded(text: str, metadata: Mapping[str, Any]) -> tuple[Citation, ...]:
+    """The citations in Gemini's `groundingMetadata`, which counts places in bytes."""
+    encoded = text.encode("utf-8", "replace")
+    pages = [_page(chunk) for chunk in _either(metadata, "groundingChunks", "grounding_chunks")]
+    citations = []
+    for support in _either(metadata, "groundingSupports", "grounding_supports"):
+        segment = mapping(support, "segment")
+        start, end = _number(segment, _STARTS) or 0, _number(segment, _ENDS)
+        numbers = support.get("groundingChunkIndices") or support.get("grounding_chunk_indices")
+        if end is None or not isinstance(numbers, list):
+            continue
+        span = (_characters(encoded, start), _characters(encoded, end))
+        for number in numbers:
+            if isinstance(number, int) and 0 <= number < len(pages) and pages[number]:
+                citations.append(Citation(span, pages[number], "api"))
+    return tuple(citations)
+
+
+def moved(citations: Iterable[Citation], by: int) -> list[Citation]:
+    """The citations with spans so many characters further on, for a text within a longer one.
+
+    Citations without a place, whose span is (0, 0), stay as they are.
+    """
+    result = []
+    for citation in citations:
+        start, end = citation.span
+        if start or end:
+            citation = msgspec.structs.replace(citation, span=(start + by, end + by))
+        result.append(citation)
+    return result
+
+
+def _citations(text: str, entry: Mapping[str, Any]) -> Iterator[Citation]:
+    """The citations in one entry, one for each of its sources."""
+    # OpenAI's chats have the fields one level down, under the name of the type.
+    fields = {**entry, **mapping(entry, str(entry.get("type")))}
+    quote = fields.get("cited_text")
+    quote = quote if isinstance(quote, str) else ""
+    span = _span(text, fields)
+    for source in mappings(fields, "sources") or [fields]:
+        target = next((source[name] for name in _TARGETS if source.get(name) is not None), None)
+        if isinstance(target, str | int) and str(target).strip():
+            yield Citation(span, str(target), how="api", quote=quote)
+
+
+def _span(text: str, fields: Mapping[str, Any]) -> Span:
+    """Where the words stand that cite; (0, 0) where that is not known."""
+    start, end = _number(fields, _STARTS), _number(fields, _ENDS)
+    if start is not None and end is not None and start <= end:
+        return min(start, len(text)), min(end, len(text))
+    place = _number(fields, ("index",))  # where OpenAI's `file_citation` stands
+    if place is not None:
+        return min(place, len(text)), min(place, len(text))
+    # Anthropic's is of the whole part.
+    return (0, len(text)) if "cited_text" in fields else (0, 0)
+
+
+def _page(chunk: Mapping[str, Any]) -> str:
+    """The address, or else the title, of a page that Gemini was shown."""
+    page = mapping(chunk, "web") or mapping(chunk, "retrievedContext")
+    return str(page.get("uri") or page.get("title") or "")
+
+
+def _either(fields: Mapping[str, Any], *names: str) -> list[Mapping[str, Any]]:
+    return next(filter(None, (mappings(fields, name) for name in names)), [])
+
+
+def _characters(encoded: bytes, count: int) -> int:
+    """How many characters the first `count` bytes are."""
+    return len(encoded[:count].decode("utf-8", "ignore"))
+
+
+def _number(fields: Mapping[str, Any], names: Iterable[str]) -> int | None:
+    value = next((fields[name] for name in names if fields.get(name) is not None), None)
+    return value if isinstance(value, int) and value >= 0 else None

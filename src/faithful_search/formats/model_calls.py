@@ -1,0 +1,166 @@
+"""Puts a conversation together from the recorded calls of a model, as stores of traces keep them.
+
+Most frameworks send the whole conversation with each call: the call with the longest input and its
+output are the conversation. Where each call is sent only what is new, the outputs of the model and
+of the tools are joined in the order of their times.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .. import loose_json
+from ..errors import DataError
+from . import role_lines
+from .base import Messages, mapping, mappings, reread, text
+from .messages import is_chat, lifted, read as normalised
+
+_FIELDS = ("messages", "input", "prompt", "question", "query", "content", "text")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A call of a model, or of a tool with its `name`, as it was recorded."""
+
+    input: Any
+    output: Any
+    time: str = ""
+    name: str = ""
+
+
+def conversation(
+    models: Sequence[Recorded], tools: Sequence[Recorded] = (), question: Any = None
+) -> Messages:
+    """The messages of a trace; empty where nothing in it is a message.
+
+    `question` is the input of the trace as a whole, for traces whose calls do not have it.
+    """
+    models = _without_repeats(sorted(models, key=lambda call: call.time))
+    inputs = [messages_of(call.input, "user") for call in models]
+    longest: int | None = None  # the number of the last call whose input is longest
+    for number, messages in enumerate(inputs):
+        if not _has_more_than_a_question(messages):
+            continue
+        if longest is None or len(messages) >= len(inputs[longest]):
+            longest = number
+    if longest is not None:
+        return [*inputs[longest], *messages_of(models[longest].output, "assistant")]
+    opening = messages_of(question, "user") if len(models) > 1 else []
+    opening = opening or next((messages for messages in inputs if messages), [])
+    return [*opening, *_in_turn(models, tools)]
+
+
+def _without_repeats(models: Sequence[Recorded]) -> list[Recorded]:
+    """The calls without repetitions: several layers of a framework may record one, each in turn."""
+    distinct: list[Recorded] = []
+    last_output: Messages | None = None
+    for call in models:
+        output = messages_of(call.output, "assistant")
+        if output != last_output:
+            distinct.append(call)
+            last_output = output
+    return distinct
+
+
+def _has_more_than_a_question(messages: Messages) -> bool:
+    roles = {message.role for message in normalised(messages)} if is_chat(messages) else set()
+    return "user" in roles and bool(roles & {"assistant", "tool"})
+
+
+def _in_turn(models: Sequence[Recorded], tools: Sequence[Recorded]) -> Messages:
+    """What the model and its tools said, by time."""
+    events = [(call.time, 0, call) for call in models] + [(call.time, 1, call) for call in tools]
+    messages: Messages = []
+    for _, is_tool, call in sorted(events, key=lambda event: event[:2]):
+        if is_tool:
+            messages += _returned(call, messages)
+            continue
+        if not tools and messages:  # what the tools returned stands only in the next call's input
+            sent = messages_of(call.input, "user")
+            messages += [message for message in sent if message.get("role") == "tool"]
+        messages += messages_of(call.output, "assistant")
+    return messages
+
+
+def _returned(tool: Recorded, before: Messages) -> Messages:
+    """The result of a tool, after a call of it where the model's own call was not recorded."""
+    content = decoded(tool.output)
+    inner = mapping(content).get("content")
+    content = inner if isinstance(inner, list) else content
+    result = {"role": "tool", "name": tool.name, "content": content}
+    earlier = normalised(before) if before else []
+    calls = [call for message in earlier for call in message.calls]
+    results = [message for message in earlier if message.role == "tool"]
+    if len(calls) > len(results):
+        return [{**result, "tool_call_id": calls[len(results)].id}]
+    function = {"name": tool.name, "arguments": decoded(tool.input)}
+    call = {"id": f"recorded {len(before)}", "type": "function", "function": function}
+    return [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {**result, "tool_call_id": call["id"]},
+    ]
+
+
+def messages_of(recorded: Any, role: str) -> Messages:
+    """The messages in what was recorded; those without a role get `role`."""
+    value = decoded(recorded)
+    if isinstance(value, str):
+        messages = role_lines.messages_in(value) if role == "user" else []
+        if len(messages) > 1 or (messages and messages[0]["role"] == "system"):
+            return messages
+        return [{"role": role, "content": value}] if value.strip() else []
+    if isinstance(value, list):
+        if not is_chat(value) and (chat := _recorded_chat(value)) is not None:
+            return chat
+        if value and all("toolName" in mapping(item) for item in value):  # the AI SDK's calls
+            return [
+                {"role": "assistant", "content": [{"type": "tool-call", **item} for item in value]}
+            ]
+        return [message for item in value for message in messages_of(item, role)]
+    if not isinstance(value, Mapping):
+        return []
+    if is_chat([value]):
+        return _message(value)
+    if (chat := _recorded_chat(value)) is not None:
+        return chat
+    inner = mapping(value, "content")
+    if "parts" in inner:  # a candidate of Gemini's
+        return [{"role": "model", **inner}]
+    arguments = value.get("args")
+    if isinstance(arguments, list) and len(arguments) == 1:
+        return messages_of(arguments[0], role)
+    for name in _FIELDS:
+        if text(value.get(name)) or isinstance(value.get(name), list):
+            return messages_of(value[name], role)
+    return []
+
+
+def _recorded_chat(value: Any) -> Messages | None:
+    """What was recorded in one of the formats."""
+    chat = reread(value)
+    return None if chat is None else list(chat.messages)
+
+
+def _message(message: Mapping[str, Any]) -> Messages:
+    """A message of a chat; definitions of tools that stand among them are none."""
+    content = decoded(message.get("content"))
+    if message.get("role") != "tool":
+        return [lifted(message)]
+    if "parameters" in mapping(content, "function"):
+        return []
+    calls = mappings(content)
+    if calls and all(mapping(call, "function") and "id" in call for call in calls):
+        return [{"role": "assistant", "content": "", "tool_calls": calls}]
+    return [message]
+
+
+def decoded(value: Any) -> Any:
+    """The value in JSON that was written as text, perhaps several times over."""
+    for _ in range(3):
+        if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "[", '"'):
+            return value
+        try:
+            value = loose_json.decode(value)
+        except DataError:
+            return value
+    return value

@@ -1,0 +1,132 @@
+"""ReAct as records: a list of steps with a thought, an action and an observation in fields of their
+own, as research code logs its loops.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from .. import columns
+from .base import Chat, Format, Messages, mapping, mappings, text
+from .blocks import as_json
+from .messages import handing, hands_in
+from .react import action_of
+
+_LISTS = ("trajectory", "steps", "history", "scratchpad", "react_steps", "intermediate_steps")
+_THOUGHTS = ("thought", "thoughts", "reasoning", "think")
+_OBSERVATIONS = ("observation", "obs", "observations", "result", "tool_output")
+_INPUTS = ("action_input", "action_args", "action_arguments", "arguments", "args")
+_ANSWERS = ("final_answer", "prediction", "model_answer", "output", "response")
+
+
+def read(value: Any) -> Chat | None:
+    """A list of such steps, or an object that holds one and perhaps the final answer beside it."""
+    fields = mapping(value)
+    steps = _steps(value)
+    if not steps:
+        return None
+    messages: Messages = []
+    for number, step in enumerate(steps):
+        messages += _messages(step, str(number))
+    ended = any(_is_answer(message) for message in messages)
+    column = None if ended else _answer_column(fields)
+    if column is not None:
+        messages.append(handing(fields[column]))
+    question = text(fields.get("question")) or text(fields.get("task"))
+    asked: Messages = [{"role": "user", "content": question}] if question else []
+    agents = frozenset([column] if column else [])  # so that it is not taken for a gold answer
+    return Chat([*asked, *messages], question, agents=agents)
+
+
+def _answer_column(fields: Mapping[str, Any]) -> str | None:
+    """Where the answer stands beside the steps. What is called `answer` is the agent's where gold
+    answers have a column of their own.
+    """
+    for name in _ANSWERS:
+        if text(fields.get(name)):
+            return name
+    without_answer = {name: value for name, value in fields.items() if name != "answer"}
+    if text(fields.get("answer")) and columns.golds(without_answer):
+        return "answer"
+    return None
+
+
+def _steps(value: Any) -> list[Mapping[str, Any]]:
+    """The first list in which every item is a step and one at least acts; none where there is none."""
+    fields = mapping(value)
+    lists = [value] if isinstance(value, list | tuple) else [fields.get(name) for name in _LISTS]
+    for items in lists:
+        steps = mappings(items, pure=True)
+        if all(map(_is_step, steps)) and any(map(_action, steps)):
+            return steps
+    return []
+
+
+def _is_step(step: Mapping[str, Any]) -> bool:
+    return "role" not in step and ("action" in step or _first(step, _THOUGHTS) is not None)
+
+
+def _first(step: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    """The value of the first of these fields that holds something."""
+    return next((step[name] for name in names if step.get(name) not in (None, "", [])), None)
+
+
+def _messages(step: Mapping[str, Any], number: str) -> Messages:
+    """A thought, a call and its result. An observation counts only behind a call that is no answer."""
+    thought = _first(step, _THOUGHTS)
+    messages: Messages = []
+    if thought is not None:
+        messages.append({"role": "assistant", "reasoning_content": _as_text(thought)})
+    action = _action(step)
+    if action is None:
+        return messages
+    if _is_answer(action):
+        return [*messages, action]
+    [call] = action["tool_calls"]
+    messages.append({**action, "tool_calls": [{**call, "id": number}]})
+    observation = _first(step, _OBSERVATIONS)
+    if observation is not None:
+        messages.append({"role": "tool", "tool_call_id": number, "content": observation})
+    return messages
+
+
+def _action(step: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The agent's message with the call of a step; `None` where it made none."""
+    name, arguments = _named(step)
+    if name is None:
+        return None
+    if arguments is None and not isinstance(step["action"], Mapping):
+        return action_of(name)  # `search[words]`
+    if isinstance(arguments, str) and not arguments.lstrip().startswith("{"):
+        arguments = {"query": arguments}
+    return {"role": "assistant", "tool_calls": [{"name": name, "arguments": arguments or {}}]}
+
+
+def _named(step: Mapping[str, Any]) -> tuple[str | None, Any]:
+    """The name of a step's action, and its arguments: within the action or beside it."""
+    name = step.get("action")
+    arguments = _first(step, _INPUTS)
+    if isinstance(name, Mapping):
+        within = _first(name, ("arguments", "args", "input", "tool_input", *_INPUTS))
+        arguments = arguments if within is None else within
+        name = _first(name, ("name", "tool", "tool_name", "type", "action"))
+    if not isinstance(name, str) or not name.strip():
+        return None, None
+    return name.strip(), arguments
+
+
+def _is_answer(message: Mapping[str, Any]) -> bool:
+    calls = message.get("tool_calls") or []
+    return any(hands_in(call["name"]) for call in calls)
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else as_json(value)
+
+
+FORMAT = Format(
+    "a list of ReAct steps",
+    read,
+    marks=frozenset(("thought", "observation")),
+    needs="each step needs an action, as a text or an object with a name and arguments",
+    generality=1,
+)

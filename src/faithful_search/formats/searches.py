@@ -1,0 +1,178 @@
+"""Searches that an API made itself and reports beside its message, as messages of a chat."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..citations import is_address, page_of, pages_in
+from .base import Messages, mapping, mappings, text
+
+# Where gateways and frameworks keep what an API sent beside its message
+_BESIDE = (
+    *("additional_kwargs", "response_metadata", "metadata", "provider_specific_fields"),
+    *("provider_metadata", "providerMetadata", "experimental_providerMetadata"),
+    "search_info",  # DashScope's
+)
+
+_SOURCES = (
+    *("sources", "source_documents", "source_nodes", "retriever_resources", "documents"),
+    "web_search",  # Zhipu's
+)
+_TEXTS = ("content", "text", "page_content", "snippet")
+_TITLES = ("title", "name", "document_name", "filename")
+_URLS = ("url", "uri", "link", "source")
+
+
+def search(
+    name: str,
+    arguments: Mapping[str, Any],
+    passages: Sequence[Mapping[str, Any]],
+    identity: str = "search",
+) -> Messages:
+    """The two messages of a search: a call of the tool `name`, and the passages it returned."""
+    call = {"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}}
+    return [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": identity, "content": list(passages)},
+    ]
+
+
+class ReturnedPages:
+    """The addresses of pages that tools returned; texts are searched for them when first needed."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._pages: set[str] = set()
+
+    def add(self, text: str) -> None:
+        """Add the text that a tool returned."""
+        self._texts.append(text)
+
+    def holds(self, address: str) -> bool:
+        """Whether the page of this address was returned; false for an empty address."""
+        while self._texts:
+            self._pages |= pages_in(self._texts.pop())
+        return bool(address) and page_of(address) in self._pages
+
+
+def searched_beside(
+    message: Mapping[str, Any], query: str, number: int, returned: "ReturnedPages | None" = None
+) -> Messages:
+    """The searches that an API made for a message, as calls and their results.
+
+    Empty where nothing beside the message reports one, and where all pages were returned before:
+    then there was no further search, and the API lists them once more.
+
+    Args:
+        query: the query of the search where the API does not report it.
+        number: the message's number, for the id of the call.
+        returned: what tools returned before.
+    """
+    executed = _executed(message, number)
+    if executed:
+        return executed
+    for fields in (message, *(mapping(message, name) for name in _BESIDE)):
+        metadata = mapping(fields, "groundingMetadata") or mapping(fields, "grounding_metadata")
+        queries = metadata.get("webSearchQueries") or metadata.get("web_search_queries")
+        passages = _results(fields) or _grounding(metadata) or _cited_documents(fields)
+        passages = passages or _sources(fields)
+        if passages and returned and all(returned.holds(page["url"]) for page in passages):
+            return []
+        identity = f"search {number}"
+        if metadata and (passages or queries):
+            return search("google_search", {"queries": queries or []}, passages, identity)
+        if passages:
+            return search("web_search", {"query": query}, passages, identity)
+    return []
+
+
+def _executed(message: Mapping[str, Any], number: int) -> Messages:
+    """Groq's `executed_tools`: calls that the server ran, each with its own results."""
+    messages: Messages = []
+    for place, tool in enumerate(mappings(message, "executed_tools")):
+        results = mappings(mapping(tool, "search_results"), "results")
+        passages: list[Any] = [passage(result, result.get("content")) for result in results]
+        if not passages:
+            passages = [{"type": "text", "text": str(tool.get("output") or "")}]  # what it printed
+        name = str(tool.get("name") or tool.get("type") or "tool")
+        arguments = tool.get("arguments") or {}
+        messages += search(name, arguments, passages, identity=f"search {number}.{place}")
+    return messages
+
+
+def _results(fields: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Perplexity's `search_results`, or the addresses in its `citations`."""
+    results = mappings(fields, "search_results")
+    listed = fields.get("citations")
+    if not results and isinstance(listed, list):
+        results = [{"url": url} for url in listed if isinstance(url, str) and is_address(url)]
+    return [passage(result, result.get("snippet") or result.get("text")) for result in results]
+
+
+def _sources(fields: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The passages that a framework retrieved for a message, and keeps beside it."""
+    for name in _SOURCES:
+        passages = [_source(source) for source in mappings(fields, name, pure=True)]
+        if passages and all(passage["url"] or passage["content"] for passage in passages):
+            return passages
+    return []
+
+
+def _source(source: Mapping[str, Any]) -> dict[str, str]:
+    """A retrieved passage; its title, address and text may stand one level down."""
+    fields = dict(mapping(source, "source") or mapping(source, "node"))
+    fields = fields or dict(mapping(source, "metadata"))
+    fields |= {name: value for name, value in source.items() if value}
+    document = fields.get("document")
+    content = ""
+    if isinstance(document, list):
+        content = "\n".join(piece for piece in document if isinstance(piece, str))
+    result = {
+        "id": source.get("id") or source.get("refer"),
+        "title": _first_text(fields, _TITLES),
+        "url": _first_text(fields, _URLS),
+    }
+    return passage(result, content or _first_text(fields, _TEXTS))
+
+
+def _first_text(fields: Mapping[str, Any], names: Sequence[str]) -> str:
+    """The first of these fields that is a text; empty where none is."""
+    for name in names:
+        value = text(fields.get(name))
+        if value:
+            return value
+    return ""
+
+
+def _grounding(metadata: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The pages that Gemini's answer is grounded on."""
+    chunks = mappings(metadata, "groundingChunks") or mappings(metadata, "grounding_chunks")
+    passages = []
+    for chunk in chunks:
+        source = mapping(chunk, "web") or mapping(chunk, "retrievedContext")
+        passages.append(passage(source, source.get("text")))
+    return passages
+
+
+def _cited_documents(fields: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The documents that Cohere's citations name, each once."""
+    documents: dict[str, dict[str, str]] = {}
+    for citation in mappings(fields, "citations"):
+        for source in mappings(citation, "sources"):
+            document = mapping(source, "document")
+            identity = str(source.get("id") or document.get("id") or f"document {len(documents)}")
+            if document:
+                documents[identity] = passage(document, document.get("text"))
+    return list(documents.values())
+
+
+def passage(source: Mapping[str, Any], content: Any = None) -> dict[str, str]:
+    """A source as a part of a result. What it lacks is empty: many APIs send addresses alone."""
+    part = {
+        "type": "search_result",
+        "title": str(source.get("title") or ""),
+        "url": str(source.get("url") or source.get("uri") or ""),
+        "content": str(content or ""),
+    }
+    if isinstance(source.get("id"), str | int):
+        return {"id": str(source["id"]), **part}
+    return part

@@ -1,0 +1,352 @@
+"""The judge that compares words: how much of what the hypothesis claims stands in the premise?"""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import ClassVar
+
+import msgspec
+
+from ..answer_tokens import UNSPACED
+from ..text import FUNCTION_WORDS
+from .base import Judge, Pair, Task, Verdict
+
+THRESHOLDS: Mapping[Task, float] = {"info_think": 0.5, "think_search": 0.5}
+"""The least p of a pair that is upheld, by task: thoughts and queries also say what is still to be
+found.
+"""
+SUPPORTED = 0.75
+"""The least p in all other tasks."""
+QUESTION_WEIGHTS: Mapping[Task, float] = {"support": 0.5, "info_think": 0.0}
+"""What a word that stands in the question already counts, by task; 1 in all other tasks."""
+NAME_WEIGHT = 2.0
+"""What names and numbers count; other words count 1."""
+_BEGINNING = 6
+"""The letters by which words are compared that are neither names nor numbers."""
+_FEW, _SHORTEST = 8, 3
+"""So few words, of so many letters each, are looked for one by one: that takes a fraction of the
+time that taking a long premise apart does.
+"""
+
+_UNSPACED = re.compile(f"[{UNSPACED}]")
+_MARKS = "\u0591-\u05c7\u064b-\u065f\u0900-\u0963\u0966-\u0dff"
+_STRESS = re.compile("[\u0300-\u036f]")
+# "1,200" and "1200" are one number
+_THOUSANDS = re.compile(r",(?<=\d,)(?=\d{3}(?!\d))")
+# "1 200 300" is that number, too; of "5 200" one cannot tell whether it is one number or two
+_GROUPS = re.compile(r"(?<![\w.,])[0-9]{1,3}(?: [0-9]{3}){2,}(?![\w,])")
+# "5kg" says what "5 kg" says
+_UNIT = re.compile(
+    r"([0-9])((?:[kcm]?m|[km]?g|[cm]?l|ft|mi|lbs?|oz|mph|km/h|[kmg]?hz|[kmg]?wh?|[kmgt]b|[ap]m|bn)"
+    r"(?:\b|[\u00b2\u00b3]))",
+    re.IGNORECASE,
+)
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
+_WRITTEN = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)|\d{1,3}(?: \d{3}){2,}(?!\w)|[^\W_]+")
+_OPENING = r"[\s\"'*#(\[\u201c\u2018-]"
+# words that say nothing: function words, and those with which one talks about searching
+_EMPTY = FUNCTION_WORDS.union(
+    (files(__package__) / "search_words.txt").read_text(encoding="utf-8").split()
+)
+
+
+class _ScriptPatterns:
+    """The patterns of a script: `word`, a word with a capital (`capitalised`), and such a word
+    where a text begins (`first`) or a sentence (`initial`).
+    """
+
+    def __init__(self, letter: str, capital: str, unspaced: str = "") -> None:
+        capitalised = f"{capital}(?:{letter})*+"
+        self.word = re.compile(f"{unspaced}(?:{letter})++")
+        self.capitalised = re.compile(rf"{capital}(?<!(?:{letter}){capital})(?:{letter})*+")
+        self.first = re.compile(rf"{_OPENING}{{0,12}}+{capitalised}")
+        self.initial = re.compile(rf"[.!?:;\n]{_OPENING}{{0,11}}+{capitalised}")
+
+
+_PLAIN = _ScriptPatterns("[0-9A-Za-z]", "[A-Z]")
+_ANY = _ScriptPatterns(
+    rf"[^\W_{UNSPACED}]|[{_MARKS}]", rf"[^\W_0-9a-z{UNSPACED}]", f"[{UNSPACED}]+|"
+)
+
+
+class Word(msgspec.Struct, frozen=True):
+    """A word that claims something: as it was written, and whether it is a name or a number."""
+
+    written: str
+    marked: bool
+
+
+@dataclass(frozen=True)
+class GroundingJudge(Judge):
+    """Upholds a pair when enough of the words of the hypothesis that say something occur in the
+    premise.
+
+    ```
+    p     = Σ weight(w) over the words w that occur in the premise / Σ weight(w) over all words w
+    label = p ≥ threshold
+    ```
+
+    Each word counts once. Function words, and the English words with which one talks about
+    searching, count nothing. Names (words capitalised inside a sentence) and numbers count double;
+    they must occur as they are, but for case, accents and a final s. Of all other words the first
+    six letters must occur. Words of the question count half for support, and nothing for a thought:
+    to repeat the question is not to consider the evidence. A hypothesis with nothing left has
+    p = 0. Weights and thresholds were chosen on the train side of `measure.agreement.labelled`.
+
+    Limits: words, not meaning. A claim that turns the evidence's own words round is supported, a
+    paraphrase is not. Scripts written without blanks (Chinese, Japanese, Thai, …) are compared by
+    pairs of characters, which overlap more by chance, and have no capitals. Between languages only
+    names and numbers can be shared.
+
+    Args:
+        threshold: the least p of a pair that is upheld, in all tasks; `None` takes 0.5 where a
+            thought or a query is judged and 0.75 elsewhere.
+
+    Example:
+        >>> pair = Pair("The tower stands in Paris since 1889.", "Built in 1887, the tower is in Paris.")
+        >>> verdict = GroundingJudge().judge_batch([pair])[0]
+        >>> verdict.p, verdict.label, verdict.why
+        (0.5, False, "not in the premise: '1887', 'Built'")
+    """
+
+    threshold: float | None = None
+
+    name: ClassVar[str] = "lexical"
+    lexical: ClassVar[bool] = True
+    reads_queries: ClassVar[bool] = False
+
+    def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        return [self._judge(pair) for pair in pairs]
+
+    def _judge(self, pair: Pair) -> Verdict:
+        claimed, missing = _compared(pair.hypothesis, pair.premise)
+        weights = _weights(claimed, pair)
+        total = sum(weights.values())
+        threshold = self.threshold
+        if threshold is None:
+            threshold = THRESHOLDS.get(pair.task, SUPPORTED)
+        if not total:
+            return Verdict(0.0, threshold <= 0, "it claims nothing of its own", self.name)
+        p = 1 - sum(weights[key] for key in missing) / total
+        missed = [key for key in missing if weights[key]]
+        # names and numbers first: they are what a reader checks
+        missed.sort(key=lambda key: not claimed[key].marked)
+        listed = ", ".join(repr(claimed[key].written) for key in missed[:3])
+        why = f"not in the premise: {listed}" if listed else ""
+        return Verdict(p, p >= threshold, why, self.name)
+
+
+def _weights(claimed: Mapping[str, Word], pair: Pair) -> dict[str, float]:
+    """What each word of the hypothesis counts, by its key."""
+    question_weight = QUESTION_WEIGHTS.get(pair.task, 1.0)
+    question_words: frozenset[str] = frozenset()
+    if pair.question and question_weight != 1:
+        question_words = _question_keys(pair.question)
+    weights: dict[str, float] = {}
+    for key, word in claimed.items():
+        weight = NAME_WEIGHT if word.marked else 1.0
+        weights[key] = weight * question_weight if key in question_words else weight
+    return weights
+
+
+def claims(text: str) -> dict[str, Word]:
+    """The words of a text that say something, in order, by their keys: what they are compared
+    by.
+    """
+    folded = _fold(text)
+    script = _script(folded)
+    words = list(dict.fromkeys(_words(folded, script)))
+    # a capital says nothing where a text or a sentence begins
+    first = script.first.match(folded)
+    inside = script.initial.sub(" ", folded[first.end() :] if first else folded)
+    capitalised = dict.fromkeys(script.capitalised.findall(inside))
+    names = [name for name in capitalised if name[0].isupper()]
+    numbers = [word for word in words if word[0].isdigit()]
+    marked: dict[str, str] = {}
+    for key, written in zip(_keys(names + numbers), names + numbers, strict=True):
+        marked.setdefault(key, written)  # the first spelling of a key stays
+    words_by_key: dict[str, Word] = {}
+    for key, written in zip(_keys(words), words, strict=True):
+        if key and key not in words_by_key:
+            words_by_key[key] = Word(marked.get(key, written), key in marked)
+    return words_by_key
+
+
+def terms(text: str) -> set[str]:
+    """The keys of `claims(text)`, for half the work."""
+    folded = _fold(text)
+    return set(_keys(set(_words(folded, _script(folded))))) - {""}
+
+
+def pieces(text: str, premise: str) -> list[tuple[str, bool]]:
+    """The text in pieces; True marks the words that say something and do not occur in the premise.
+
+    Example:
+        >>> pieces("It stood in Lyon.", "The tower stands in Paris.")
+        [('It ', False), ('stood', True), (' in ', False), ('Lyon', True), ('.', False)]
+    """
+    missing = set(_compared(text, premise)[1])
+    if not missing:
+        return [(text, False)] if text else []
+    parts: list[tuple[str, bool]] = []
+    end = 0
+    for word in _WRITTEN.finditer(text):
+        keys = _keys(_numbers_apart(_fold(word[0])).split())
+        if not missing.isdisjoint(keys):
+            parts.append((text[end : word.start()], False))
+            parts.append((word[0], True))
+            end = word.end()
+    parts.append((text[end:], False))
+    return [(part, is_missing) for part, is_missing in parts if part]
+
+
+def _compared(hypothesis: str, premise: str) -> tuple[Mapping[str, Word], list[str]]:
+    """The claims of the hypothesis, and the keys of those that the premise does not hold."""
+    claimed = _cached_claims(hypothesis)
+    missing = _missing(claimed, premise)
+    numbers = [key for key in missing if key[0].isdigit()]
+    if numbers and _other_notation(numbers, hypothesis, premise):
+        claimed = _cached_claims(_numbers_apart(hypothesis))
+        missing = _missing(claimed, _numbers_apart(premise))
+    return claimed, missing
+
+
+def _other_notation(numbers: Sequence[str], hypothesis: str, premise: str) -> bool:
+    """Whether some of these numbers may stand in the premise in groups, or joined to a unit."""
+    if any(len(number) > 6 for number in numbers):
+        return True
+    if _UNIT.search(hypothesis) or _GROUPS.search(hypothesis):
+        return True
+    return any(_before_a_letter(number, premise) for number in numbers)
+
+
+def _before_a_letter(number: str, text: str) -> bool:
+    place = text.find(number)
+    while place >= 0:
+        end = place + len(number)
+        if text[end : end + 1].isalpha():
+            return True
+        place = text.find(number, end)
+    return False
+
+
+def _numbers_apart(text: str) -> str:
+    """The text with numbers of one piece, and a blank between a number and its unit."""
+    text = unicodedata.normalize("NFKC", text) if "\u00a0" in text or "\u202f" in text else text
+    text = _GROUPS.sub(lambda match: match[0].replace(" ", ""), text)
+    return _UNIT.sub(r"\1 \2", text)
+
+
+@lru_cache(maxsize=256)
+def _cached_claims(hypothesis: str) -> Mapping[str, Word]:
+    return MappingProxyType(claims(hypothesis))
+
+
+@lru_cache(maxsize=256)
+def _question_keys(question: str) -> frozenset[str]:
+    """The keys of a question's words, also of those that say nothing."""
+    return frozenset(_singular(word) for word in _words_of(question)[0])
+
+
+@lru_cache(maxsize=256)
+def _words_of(premise: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The words of a premise, and the first six letters of each."""
+    folded = _fold(premise).lower()
+    words = frozenset(_words(folded, _script(folded)))
+    if not folded.isascii():
+        words = words.union(_UNSPACED.findall(folded))
+    return words, frozenset([word[:_BEGINNING] for word in words])
+
+
+def _script(folded: str) -> _ScriptPatterns:
+    """The patterns that a text needs."""
+    # the simple patterns are several times as fast; a curly quote or a dash alone needs no others
+    plain = folded.isascii() or _ANY.word.search("".join(_BEYOND_ASCII.findall(folded))) is None
+    return _PLAIN if plain else _ANY
+
+
+def _words(folded: str, script: _ScriptPatterns) -> list[str]:
+    """The words in order; scripts without blanks as pairs of characters."""
+    matches = script.word.findall(folded)
+    if script is _PLAIN or _UNSPACED.search(folded) is None:
+        return matches
+    words = []
+    for word in matches:
+        if len(word) > 2 and _UNSPACED.match(word):
+            words += [word[start : start + 2] for start in range(len(word) - 1)]
+        else:
+            words.append(word)
+    return words
+
+
+def _missing(claimed: Mapping[str, Word], premise: str) -> list[str]:
+    """The keys of the words that a premise does not hold."""
+    if len(claimed) <= _FEW and all(len(key) >= _SHORTEST for key in claimed):
+        folded = _fold(premise).lower()
+        if _script(folded) is _PLAIN:
+            return [key for key, word in claimed.items() if not _holds(folded, key, word)]
+    words, beginnings = _words_of(premise)
+    return [
+        key
+        for key, word in claimed.items()
+        if key not in words
+        and key + "s" not in words
+        and (word.marked or key[:_BEGINNING] not in beginnings)
+    ]
+
+
+def _holds(folded: str, key: str, word: Word) -> bool:
+    """Whether one word stands in a text of the plain script: the same as looking it up among the
+    text's words, without taking all of it apart.
+    """
+    if _stands(folded, key, whole_word=True) or _stands(folded, key + "s", whole_word=True):
+        return True
+    return not word.marked and _stands(folded, key[:_BEGINNING], whole_word=False)
+
+
+def _stands(folded: str, letters: str, whole_word: bool) -> bool:
+    """Whether some word is, or begins with, these letters; a shorter beginning than usual is a
+    whole word.
+    """
+    whole_word = whole_word or len(letters) < _BEGINNING
+    if _PLAIN.word.fullmatch(letters) is None:
+        return False
+    at = folded.find(letters)
+    while at >= 0:
+        end = at + len(letters)
+        if not _is_letter(folded[at - 1 : at]) and not (
+            whole_word and _is_letter(folded[end : end + 1])
+        ):
+            return True
+        at = folded.find(letters, at + 1)
+    return False
+
+
+def _is_letter(character: str) -> bool:
+    return character.isascii() and character.isalnum()
+
+
+def _keys(words: Iterable[str]) -> list[str]:
+    """The keys of words: in small letters, without a final s; empty for those that say nothing."""
+    # inlined for speed: most words do not end in s and need no further call
+    return [
+        "" if low in _EMPTY else _singular(low) if low[-1] == "s" else low
+        for low in map(str.lower, words)
+    ]
+
+
+def _singular(word: str) -> str:
+    return word[:-1] if word[-1] == "s" and len(word) > 3 and word[-2] != "s" else word
+
+
+def _fold(text: str) -> str:
+    """The text without accents (of Latin, Greek and Cyrillic letters), compatibility forms and
+    separators of thousands.
+    """
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", _STRESS.sub("", unicodedata.normalize("NFKD", text)))
+    return _THOUSANDS.sub("", text)

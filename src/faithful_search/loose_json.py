@@ -1,0 +1,261 @@
+"""JSON that others wrote, to values: one decoder for rows, sessions, logs and the texts in them.
+
+Files hold what the standard or a fast decoder refuses: half a surrogate pair, where a program cut a
+text; `NaN`; numbers that no float can hold; a byte order mark; bytes that are not UTF-8. None of
+that costs a row, and all of it is said. What cannot be read is a `DataError`, whatever was wrong.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import msgspec
+
+from .errors import DataError
+from .text import well_formed
+
+MOST_BYTES = 100_000_000
+"""The most that one row, or one record of a log, may take as JSON."""
+MOST_NESTED = 200
+"""How deep lists and objects may be nested: what reads them calls itself for each level."""
+MOST_PARTS = 5_000_000
+"""The most lists and objects in one value: an empty one takes twenty times as many bytes as it is
+written with.
+"""
+_HALVES = "half characters, or bytes that are not UTF-8, are read as ?"
+_BEYOND = "NaN, Infinity and numbers beyond all floats are read as null"
+_ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+_HALF = re.compile("[\ud800-\udfff]")
+BLANK = b" \t\r\n\x00"
+"""What may stand around a value: a crash leaves NULs at a file's end."""
+_MARK = "\ufeff"  # a byte order mark
+
+
+class Decoded(NamedTuple):
+    """A value, and what in its JSON was not as it should be, in words."""
+
+    value: Any
+    repairs: tuple[str, ...] = ()
+
+
+def decode(data: str | bytes, halves: bool = False) -> Any:
+    """The value of a JSON text; with `halves`, half characters stay as they are. Raises `DataError`
+    for what is none.
+
+    Example:
+        >>> decode('{"score": NaN, "text": "\\\\ud83d"}')
+        {'score': None, 'text': '?'}
+    """
+    if len(data) <= MOST_BYTES:
+        try:
+            value = msgspec.json.decode(data)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            pass
+        else:
+            check_depth(data, value)
+            return value
+    return decoded(data, halves).value
+
+
+def decoded(data: str | bytes, halves: bool = False, most: int | None = None) -> Decoded:
+    """The value of a JSON text, and what was put right in it. Raises `DataError` for what is none,
+    or is too large.
+
+    Of keys that are given twice the last counts. Line breaks and other control characters may stand
+    in strings.
+    """
+    _check_size(data, most)
+    with suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
+        value = msgspec.json.decode(data)
+        check_depth(data, value)
+        return Decoded(value)
+    text = _as_text(data).strip(_MARK + BLANK.decode())
+    decoder = _Lenient()
+    value = _tried(lambda: decoder.decode(text))
+    check_depth(text, value)
+    return decoder.repaired(value, "" if halves else text)
+
+
+def decode_start(text: str) -> tuple[Any, int]:
+    """The value at the start of a text, and where it ends. Raises `DataError` where none is."""
+    _check_size(text)
+    decoder = _Lenient()
+    value, end = _tried(lambda: decoder.raw_decode(text))
+    check_depth(text[:end], value)
+    return decoder.repaired(value, text[:end]).value, end
+
+
+def decode_strictly(text: str) -> Any:
+    """The value of a text that is JSON to the letter; half characters, which JSON may hold, are
+    read as `?`. Raises `DataError` for what is none.
+    """
+    _check_size(text)
+    decoder = _Lenient(strict=True)
+    value = _tried(lambda: decoder.decode(text))
+    check_depth(text, value)
+    return decoder.repaired(value, text).value
+
+
+def parts_of(
+    data: bytes, choose: Callable[[Any], list[Any] | None], most: int | None = None
+) -> list[bytes] | None:
+    """The JSON of some parts of a value, with whatever is wrong in it: reading them says so.
+
+    `choose` gives the parts, or `None` where there are none. Raises `DataError` as `decode` does.
+    """
+    _check_size(data, most)
+    with suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
+        value = msgspec.json.decode(data)
+        parts = choose(value)
+        return None if parts is None else list(map(msgspec.json.encode, parts))
+    text = _as_text(data).strip(_MARK + BLANK.decode())
+    value = _tried(lambda: json.loads(text, strict=False, parse_int=_integer))
+    parts = choose(value)
+    return None if parts is None else [json.dumps(part).encode() for part in parts]
+
+
+def end_of(text: str, start: int) -> int:
+    """Where the value ends that begins there. Raises `DataError` where none does."""
+    try:
+        return _tried(lambda: _SCANNER.raw_decode(text, start))[1]
+    except _TooDeep:
+        return _end_of_nested(text, start)
+
+
+def _end_of_nested(text: str, start: int) -> int:
+    """The same by brackets alone, for what is nested too deeply to be read."""
+    depth = 0
+    for token in _TOKEN.finditer(text, start):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
+        if not depth:
+            return token.end()
+    raise DataError(_too_deep())
+
+
+class _TooDeep(DataError):
+    pass
+
+
+class _Lenient(json.JSONDecoder):
+    """Python's decoder, which notes the numbers that are none."""
+
+    def __init__(self, strict: bool = False) -> None:
+        self.beyond = False
+        constant = self._refused if strict else self._constant
+        super().__init__(
+            strict=strict,
+            parse_float=self._number,
+            parse_int=self._number,
+            parse_constant=constant,
+        )
+
+    def repaired(self, value: Any, text: str) -> Decoded:
+        """The value without the half characters that the text holds."""
+        repairs = [_BEYOND] if self.beyond else []
+        if _ESCAPED_HALF.search(text) or _HALF.search(text):
+            whole = _without_halves(value)
+            if whole != value:
+                value = whole
+                repairs.append(_HALVES)
+        return Decoded(value, tuple(repairs))
+
+    def _number(self, written: str) -> int | float | None:
+        number: int | float = _integer(written) if written.lstrip("-").isdigit() else float(written)
+        if isinstance(number, float) and math.isinf(number):
+            self.beyond = True
+            return None
+        return number
+
+    def _constant(self, name: str) -> None:
+        self.beyond = True
+
+    def _refused(self, name: str) -> None:
+        raise ValueError(f"{name} is no JSON")
+
+
+def _integer(written: str) -> int | float:
+    """The number; infinite where it has more digits than Python reads."""
+    try:
+        return int(written)
+    except ValueError:
+        return math.inf
+
+
+_SCANNER = json.JSONDecoder(strict=False, parse_int=_integer)
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
+
+
+def _as_text(data: str | bytes) -> str:
+    # What is not UTF-8 becomes half characters, which are put right with all others.
+    return data if isinstance(data, str) else data.decode("utf-8", "surrogateescape")
+
+
+def _tried(read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except RecursionError:
+        raise _TooDeep(_too_deep()) from None
+    except ValueError as error:
+        raise DataError(str(error)) from None
+
+
+def _check_size(data: str | bytes, most: int | None = None) -> None:
+    most = MOST_BYTES if most is None else most
+    if len(data) > most:
+        raise DataError(f"too large: more than {most:,} bytes of JSON")
+
+
+def check_depth(data: str | bytes, value: Any) -> None:
+    """Raise `DataError` where lists and objects are too many, or nested too deeply."""
+    if len(data) <= 2 * MOST_NESTED:  # each level takes two brackets
+        return
+    opened = (
+        data.count(b"[") + data.count(b"{")
+        if isinstance(data, bytes)
+        else data.count("[") + data.count("{")
+    )
+    if opened <= MOST_NESTED:
+        return
+    level = [value] if isinstance(value, dict | list) else []
+    depth = parts = 0
+    while level:
+        depth += 1
+        parts += len(level)
+        if depth > MOST_NESTED:
+            raise DataError(_too_deep())
+        if parts > MOST_PARTS:
+            raise DataError(f"more than {MOST_PARTS:,} lists and objects in one value")
+        inner: list[Any] = []
+        for entry in level:
+            held = entry.values() if isinstance(entry, dict) else entry
+            inner += [part for part in held if isinstance(part, dict | list)]
+        level = inner
+
+
+def check_nested(value: Any) -> None:
+    """Raise `DataError` where a value of Python's is nested too deeply, or holds itself."""
+    level = [value] if isinstance(value, Mapping | list | tuple) else []
+    for _ in range(MOST_NESTED + 1):
+        inner: dict[int, Any] = {}  # each once, however often it is held
+        for entry in level:
+            held = entry.values() if isinstance(entry, Mapping) else entry
+            inner |= {id(part): part for part in held if isinstance(part, Mapping | list | tuple)}
+        level = list(inner.values())
+        if not level:
+            return
+    raise DataError(f"{_too_deep()}, or in a circle")
+
+
+def _too_deep() -> str:
+    return f"lists and objects nested more than {MOST_NESTED} levels deep"
+
+
+def _without_halves(value: Any) -> Any:
+    if isinstance(value, str):
+        return well_formed(value)
+    if isinstance(value, dict):
+        return {well_formed(key): _without_halves(entry) for key, entry in value.items()}
+    return [_without_halves(entry) for entry in value] if isinstance(value, list) else value

@@ -1,0 +1,380 @@
+"""Train a search agent with Proof-of-Use rewards: question → rollouts → GRPO → evaluation before
+and after, with plots.
+
+Every flag of `PoUArguments`, `SearchGRPOConfig` and TRL's `ModelConfig` may stand in the YAML file
+or on the command line, which wins.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from .. import suites
+from ..bundled import shipped
+from ..errors import ConfigError
+from ..flags import check_choices, flag
+from ..gauntlet import published
+from ..hub.pushing import takes_over
+from ..judges import Judge, Writer
+from ..judges.condensing import Condensing
+from ..rewards import (
+    AnswerLikelihoodGap,
+    AnswerSupport,
+    Correctness,
+    EvidenceSensitivity,
+    Mix,
+    Reward,
+    Shuffled,
+    SourceGated,
+    answer_only_mix,
+    corpus_snippets,
+    pou_mix,
+)
+from ..rewards.perturbation import Passage
+from ..training.refusing import check_early
+from ..training.starting import RunArguments, parse_run, run_recipe
+from ..world.facts import FactsJudge
+
+if TYPE_CHECKING:
+    from trl import ModelConfig
+
+    from ..training.arguments import SearchGRPOConfig
+
+DEFAULT_CONFIG = shipped("recipes/configs") / "pou_tiny.yaml"
+RECIPE = "recipes/pou.py"
+CHOICES = {
+    "reward": ("pou", "answer_only", *published.names()),
+    "draws": ("rollout", "question"),
+    "correctness": ("em", "f1", "judge"),
+    "source_gated_by": ("words", "support"),
+    "lures": ("template", "judge"),
+    "foils": ("none", "world", "auto"),
+    "support_by": ("auto", "words", "facts"),
+}
+
+
+@dataclass
+class PoUArguments(RunArguments):
+    """What is asked, with which tools, how it is rewarded, and who judges."""
+
+    reward: str = flag(
+        "pou",
+        "'pou', 'answer_only' (format and answer, the baseline), or a reward of the literature, as "
+        "docs/gauntlet.md calls it",
+    )
+    budget: int = flag(
+        1,
+        "B_max: number of steps of a rollout that are perturbed; -1 perturbs all of them, 0 leaves "
+        "R_pt out",
+    )
+    draws: str = flag(
+        "rollout",
+        "'rollout' draws R_pt's probes anew for each rollout; 'question' has all rollouts of a "
+        "question share them",
+    )
+    centre: bool = flag(
+        False,
+        "subtract from each of R_pt's moves the batch's mean, taken separately for the verdicts "
+        "yes and no",
+    )
+    foils: str = flag(
+        "none",
+        "'world' replaces evidence in R_pt's probes by passages of the bundled world that state "
+        "another fact in the same words; 'auto' does so where that world is searched",
+    )
+    hard: float = flag(1.0, "share of probes made with --foils; the others are made without")
+    shuffle_sensitivity: bool = flag(
+        False, "as a control, give each rollout the R_pt of another rollout of its question"
+    )
+    snippets: int = flag(
+        0,
+        "number of corpus passages from which R_pt's replacements are drawn; 0 draws them from the "
+        "evidence of the batch's other questions",
+    )
+    correctness: str = flag(
+        "em", "R_anc: 'em', 'f1', or 'judge', which is asked where exact match fails"
+    )
+    source_gated: bool = flag(
+        False, "count R_anc only where the cited evidence supports the answer"
+    )
+    source_gated_by: str = flag(
+        "words",
+        "how --source_gated decides: 'words' (the answer occurs in the evidence), or 'support' "
+        "(as R_ans does)",
+    )
+    likelihood_gap: bool = flag(
+        False,
+        "add a reward for how much more probable the evidence makes the answer (CTRL-RAG)",
+    )
+    process_on_right: bool = flag(
+        False, "count all rewards but R_anc on right answers only; elsewhere they are 0"
+    )
+    lures: str = flag("template", "who writes R_pt's lures: 'template' or 'judge'")
+    condense: bool = flag(
+        False, "let the judge's model shorten pages and facts to what a query asks for"
+    )
+    support: bool = flag(True, "false leaves R_ans out (α = 0)")
+    support_by: str = flag(
+        "auto",
+        "what decides R_ans: 'words', or 'facts' of the bundled world; 'auto' takes the judge, or "
+        "without one the facts where they are known",
+    )
+    alpha_fixed: float | None = flag(None, "a fixed α; 0.5 is the paper's static mix")
+    alpha_beta: float = flag(
+        0.9, "how much of the running mean of correctness the next batch keeps"
+    )
+    alpha_start: float | None = flag(
+        None, "the running mean before the first batch; by default that batch's correctness"
+    )
+    alpha_tau: float = flag(0.5, "running mean of correctness at which α is one half")
+    alpha_kappa: float = flag(10.0, "how steeply α falls around --alpha_tau")
+
+    @property
+    def probes(self) -> bool:
+        """Whether R_pt is a part of the reward."""
+        return self.reward == "pou" and self.budget != 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choices(self, CHOICES)
+        self._check_published()
+        self._check_gate()
+        self._check_judge()
+        self._check_support()
+        self._check_probes()
+
+    def _check_published(self) -> None:
+        if self.reward not in published.names():
+            return
+        settings = ("source_gated", "process_on_right", "likelihood_gap")
+        refused = [f"--{name} true" for name in settings if getattr(self, name)]
+        if refused:
+            raise ConfigError(
+                f"--reward {self.reward} is as it was published and takes no "
+                f"{' or '.join(refused)}: set that to false, as "
+                "recipes/configs/hack_answer_only.yaml does"
+            )
+
+    def _check_gate(self) -> None:
+        if self.source_gated_by != "words" and not self.source_gated:
+            raise ConfigError(
+                f"--source_gated_by {self.source_gated_by}: there is no gate; give --source_gated "
+                "true"
+            )
+        has_process = self.reward == "pou" or self.likelihood_gap
+        if self.process_on_right and not has_process:
+            raise ConfigError(
+                "--process_on_right true: --reward answer_only has nothing but the answer's reward"
+            )
+
+    def _check_judge(self) -> None:
+        if self.reads:  # the judge is a model
+            return
+        if self.condense:
+            raise ConfigError(
+                "--condense true needs a judge with a model that writes: --judge endpoint, say"
+            )
+        if "judge" in (self.correctness, self.lures):
+            raise ConfigError(
+                "--correctness judge and --lures judge need a judge with a model: --judge "
+                "endpoint, say"
+            )
+
+    def _check_support(self) -> None:
+        if not self.support and self.alpha_fixed is not None:
+            raise ConfigError("--alpha_fixed is R_ans's weight, which --support false leaves out")
+        if self.support_by == "facts" and not suites.facts_are_known(self.questions):
+            raise ConfigError(
+                "--support_by facts knows the bundled world's questions only, not "
+                f"{self.questions!r}"
+            )
+
+    def _check_probes(self) -> None:
+        if self.budget < -1:
+            raise ConfigError(
+                f"budget must be -1 (all steps), 0 (no R_pt) or more, not {self.budget}"
+            )
+        flags_of_probes = {
+            "--lures judge": self.lures == "judge",
+            "--foils world": self.foils == "world",
+            "--shuffle_sensitivity true": self.shuffle_sensitivity,
+        }
+        set_flags = " and ".join(name for name, is_set in flags_of_probes.items() if is_set)
+        if set_flags and not self.probes:
+            why = f"--reward is {self.reward}"
+            if self.reward == "pou":
+                why = f"--budget is {self.budget}"
+            raise ConfigError(
+                f"{set_flags}: there is no R_pt to use it, since {why}; give --reward pou and "
+                "--budget 1, or -1 for all steps"
+            )
+        if self.foils == "world" and not suites.facts_are_known(self.corpus):
+            raise ConfigError(
+                f"--foils world knows the bundled world's facts only, not those of {self.corpus!r}"
+            )
+
+
+def main(argv: Sequence[str] | None = None, recipe: str = RECIPE) -> dict[str, Any]:
+    """Train and evaluate, and write the results.
+
+    Args:
+        argv: the command line without the program's name; by default that of this process.
+        recipe: the recipe's file, for the model card.
+
+    Returns:
+        The summary of the run.
+
+    Raises:
+        ConfigError: for flags that are unknown or contradict each other.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    check_early(PoUArguments, arguments, DEFAULT_CONFIG)  # before torch is imported
+    from ..analysis.results import leave
+    from ..training.runs import trained
+
+    script, args, model_args = parse(arguments)
+    repository = takes_over(args)
+    run = trained(
+        (script, args, model_args),
+        partial(build_reward, script),
+        condenser=partial(build_condenser, script),
+    )
+    with run as record:
+        return leave(record, recipe, arguments, repository)
+
+
+def parse(
+    argv: Sequence[str] | None = None,
+) -> "tuple[PoUArguments, SearchGRPOConfig, ModelConfig]":
+    """The flags as three dataclasses.
+
+    Raises `ConfigError` for settings that contradict each other.
+    """
+    script, args, model_args = parse_run(PoUArguments, argv, DEFAULT_CONFIG)
+    if script.condense and (args.counterfactual or script.stale):
+        raise ConfigError(
+            "--counterfactual and --stale change passages by their texts, which --condense true "
+            "rewrites: take one"
+        )
+    if not script.probes:
+        # Not refused: a configuration without R_pt may extend another one that has it, and with it
+        # this weight
+        args.verdict_weight = 0.0
+    return script, args, model_args
+
+
+def build_reward(script: PoUArguments, judge: Judge | None = None) -> Mix:
+    """Proof-of-Use's objective, one of its ablations, or the baseline without it, with the
+    likelihood gap if asked for; or a reward of the literature.
+
+    Args:
+        script: the flags.
+        judge: what `script.load_judge` returned; by default it is called here.
+
+    Raises:
+        ConfigError: `--lures judge` with a judge that can judge but not write.
+    """
+    judge = judge or script.load_judge()
+    if script.reward in published.names():
+        return published.mix_of(script.reward, judge)
+    ungated = Correctness(
+        script.correctness,  # type: ignore[arg-type]
+        judge=judge if script.correctness == "judge" else None,
+    )
+    correctness: Reward = ungated
+    if script.source_gated:
+        support = AnswerSupport()
+        if script.source_gated_by == "support":
+            support = _support(script, judge)
+        correctness = SourceGated(ungated, support)
+    snippets: tuple[Passage, ...] = ()
+    if script.snippets:
+        passages = script.corpus_passages()
+        rows = ({"title": passage.title, "text": passage.text} for passage in passages)
+        snippets = corpus_snippets(rows, script.snippets)
+    if script.reward == "answer_only":
+        mix = answer_only_mix(correctness)
+    else:
+        mix = _proof_of_use(script, judge, correctness, snippets)
+    if not script.likelihood_gap:
+        return mix
+    gap = AnswerLikelihoodGap(snippets=snippets)
+    only_right: tuple[str, ...] = ()
+    if script.process_on_right:
+        only_right = (*mix.only_right, gap.name)
+    return replace(mix, parts={**mix.parts, gap.name: gap}, only_right=only_right)
+
+
+def _proof_of_use(
+    script: PoUArguments, judge: Judge | None, correctness: Reward, snippets: tuple[Passage, ...]
+) -> Mix:
+    """The mix of `--reward pou`, with the parts that the flags leave in."""
+    foils = None
+    if script.foils != "none" and suites.facts_are_known(script.corpus):
+        from ..world import bundled_world  # reads the whole world
+
+        foils = bundled_world(("train",))
+    budget: int | None = script.budget
+    if script.budget == -1:
+        budget = None  # all steps
+    elif script.budget == 0:
+        budget = 1  # of a part that `sensitivity` leaves out; there is no budget of 0
+    mix = pou_mix(
+        budget,
+        support=_support(script, judge),
+        correctness=correctness,
+        writer=_writer(judge, "--lures judge") if script.lures == "judge" else None,
+        snippets=snippets,
+        sensitivity=script.budget != 0,
+        draws=script.draws,
+        centre=script.centre,
+        foils=foils,
+        hard=script.hard,
+        alpha=script.alpha_fixed if script.support else 0.0,
+        beta=script.alpha_beta,
+        tau=script.alpha_tau,
+        kappa=script.alpha_kappa,
+        alpha_start=script.alpha_start,
+        process_on_right=script.process_on_right,
+    )
+    if not script.shuffle_sensitivity:
+        return mix
+    name = EvidenceSensitivity.name
+    shuffled = Shuffled(mix.parts[name])  # type: ignore[arg-type]
+    return replace(mix, parts={**mix.parts, name: shuffled})
+
+
+def build_condenser(script: PoUArguments) -> Condensing | None:
+    """What shortens pages and facts for the policy; `None` without `--condense`.
+
+    Raises `ConfigError` for a judge that can judge but not write.
+    """
+    if not script.condense:
+        return None
+    return Condensing(_writer(script.load_judge(), "--condense true"))
+
+
+def _support(script: PoUArguments, judge: Judge | None) -> AnswerSupport:
+    """R_ans by the judge, by the facts of the bundled world, or by words, as `--support_by` says.
+
+    With "auto" the judge and the facts come first, since both know the question: words tell only
+    whether the answer occurs in the evidence.
+    """
+    if judge is not None and script.support_by == "auto":
+        return AnswerSupport(judge)
+    if script.support_by != "words" and suites.facts_are_known(script.questions):
+        return AnswerSupport(FactsJudge())
+    return AnswerSupport()
+
+
+def _writer(judge: Judge | None, flag_text: str) -> Writer:
+    """The judge, which is to write. Raises `ConfigError`, naming the flag, if it cannot."""
+    if not isinstance(judge, Writer):
+        raise ConfigError(f"{flag_text} needs a judge that writes: --judge endpoint or generator")
+    return judge
+
+
+if __name__ == "__main__":
+    run_recipe(main)

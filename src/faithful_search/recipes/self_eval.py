@@ -1,0 +1,144 @@
+"""Train a search agent that scores itself (trajectory-level self-evaluation), and evaluate it
+before and after.
+
+The policy is its own judge, so that it must have learnt to score first: see
+`scripts/policies/sft_self_eval_tiny.yaml`. Every flag of `SelfEvalArguments`, `SearchGRPOConfig`
+and TRL's `ModelConfig` may stand in the YAML file or on the command line, which wins.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import suites
+from ..analysis.figures import self_preference
+from ..bundled import shipped
+from ..flags import check_choices, flag
+from ..hub.pushing import takes_over
+from ..measure.behaviour import error_counts, error_table
+from ..measure.evaluation import Record
+from ..rewards import (
+    Correctness,
+    Mix,
+    Reward,
+    SelfCorrectness,
+    SelfRubric,
+    WorldRubric,
+    self_eval_mix,
+)
+from ..training.refusing import check_early
+from ..training.starting import RunArguments, parse_run, run_recipe
+
+if TYPE_CHECKING:
+    from trl import ModelConfig
+
+    from ..training.arguments import SearchGRPOConfig
+
+DEFAULT_CONFIG = shipped("recipes/configs") / "self_eval_tiny.yaml"
+RECIPE = "recipes/self_eval.py"
+
+
+@dataclass
+class SelfEvalArguments(RunArguments):
+    """The questions, the rewards, and how the policy judges itself."""
+
+    dialect: str = flag("self_eval", "Dialect that the policy writes.")
+    triples: str = flag(
+        "none", "Facts of the tool knowledge_graph. The default dialect can only search."
+    )
+    observation_tokens: int = flag(
+        500, "Maximum number of tokens in a tool response; 0 for no limit."
+    )
+    reward: str = flag(
+        "trajectory",
+        "Reward: 'trajectory' (equation 3), or 'answer_only' (equation 2, the baseline).",
+    )
+    correctness: str = flag(
+        "self",
+        "How R_a is measured: 'self' (the policy's own verdict, as in the paper), 'em' or 'f1'.",
+    )
+    judge_temperature: float = flag(
+        0.1, "Sampling temperature of the policy when it judges itself."
+    )
+    rubric_tokens: int = flag(256, "Maximum number of tokens in an explained score.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choices(
+            self, {"reward": ("trajectory", "answer_only"), "correctness": ("self", "em", "f1")}
+        )
+
+
+def main(argv: Sequence[str] | None = None, recipe: str = RECIPE) -> dict[str, Any]:
+    """Run the recipe with these arguments, by default those of the command line. Returns what
+    `metrics.json` holds.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    check_early(SelfEvalArguments, arguments, DEFAULT_CONFIG)  # before torch is imported
+    from ..analysis.results import leave
+    from ..training.runs import trained
+
+    flags = script, args, _ = parse(arguments)
+    repository = takes_over(args)
+    with trained(flags, lambda judge: build_reward(script), build_metrics(script)) as record:
+        if record is not None:
+            show_failures(record)
+        return leave(record, recipe, arguments, repository)
+
+
+def show_failures(record: Record) -> None:
+    """Print why episodes failed, and write it to `errors.json`. If a rule's scores are known, draw
+    `self_preference.png`.
+    """
+    out = Path(record.folder)
+    runs = {"before": record.before, "after": record.after}
+    counts = {
+        when: error_counts(run.trajectories)
+        for when, run in runs.items()
+        if run and run.trajectories
+    }
+    (out / "errors.json").write_text(json.dumps(counts, indent=1), encoding="utf-8")
+    print(f"\nwhy episodes failed:\n{error_table(counts)}")
+    if any("self_gap" in row for row in record.history):
+        self_preference(record.history, out / "self_preference.png")
+
+
+def parse(
+    argv: Sequence[str] | None = None,
+) -> "tuple[SelfEvalArguments, SearchGRPOConfig, ModelConfig]":
+    """The values of the flags. Raises `ConfigError` for values that contradict each other."""
+    return parse_run(SelfEvalArguments, argv, DEFAULT_CONFIG)
+
+
+def build_reward(script: SelfEvalArguments) -> Mix:
+    """Equation 3 of the paper, or equation 2. On the bundled world its rubric is logged beside the
+    policy's own scores.
+    """
+    by_words = None if script.correctness == "self" else Correctness(script.correctness)  # type: ignore[arg-type]
+    trajectory = script.reward == "trajectory"
+    watched = trajectory and suites.facts_are_known(script.questions)
+    return self_eval_mix(
+        trajectory,
+        correctness=by_words,
+        temperature=script.judge_temperature,
+        rubric_tokens=script.rubric_tokens,
+        watched_by=WorldRubric() if watched else None,
+    )
+
+
+def build_metrics(script: SelfEvalArguments) -> dict[str, Reward]:
+    """The policy's own verdicts, and on the bundled world those of its facts."""
+    metrics: dict[str, Reward] = {
+        "self_rubric": SelfRubric(script.judge_temperature, script.rubric_tokens),
+        "self_correctness": SelfCorrectness(script.judge_temperature),
+    }
+    if suites.facts_are_known(script.eval_questions):
+        metrics["world_rubric"] = WorldRubric()
+    return metrics
+
+
+if __name__ == "__main__":
+    run_recipe(main)

@@ -1,0 +1,112 @@
+"""Was every source that the answer cites returned by a tool?"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..citations import Reading, Referent, read_answer
+from ..trajectory import NO_TRACE, Trajectory
+from .base import Result, Reward, Score
+
+PLACES = "numbers count passages in the order in which they were returned"
+RESULTS_UNKNOWN = "what the tools returned is not in the trajectory"
+REPORT = "a report without a trace: what its writer's tools returned is not known"
+REPORT_UNREAD = "a report without a trace: what it cites was not read (audit --fetch reads it)"
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class CitationReturned(Reward):
+    """The share of the sources that the answer cites which a tool returned before the answer.
+
+    ```
+    citation_returned = |{different sources cited that were returned}| / |{different sources cited}|
+    ```
+
+    Ours. Citations are read in any form (`faithful_search.citations`), entries of the answer's own
+    list of sources and what an API sent beside the text included. A source counts once, however
+    often and in however many ways it is cited. A number means the entry of that list; without one
+    the number that a result printed; else the passage of that place, as the reason then says. What
+    refers to nothing was never returned. An answer that cites nothing has no value; nor has one
+    after calls of which the trajectory holds no result at all, as of tools that an API ran itself,
+    nor a report without a trace.
+
+    `parts["sources"]` has each source with how it was found.
+
+    Example:
+        >>> from faithful_search.trajectory import Evidence, Step
+        >>> search = Step(evidence=(Evidence("Paris is the capital.", "Paris"),))
+        >>> answer = "It is Paris [1], on the Seine [4]."
+        >>> CitationReturned().score(Trajectory((search, Step(answer=answer)), answer=answer)).why
+        'never returned: [4]; numbers count passages in the order in which they were returned'
+
+    How to hack it: cite one passage that was returned, whatever it says; `CitationSupport` reads
+    it.
+    """
+
+    name: ClassVar[str] = "citation_returned"
+    results: ClassVar[Mapping[str, Result]] = {
+        "citation_returned": Result(
+            asks="which share of the sources that the answer cites did a tool return?",
+            good="what the answer cites was returned",
+            clean="a tool returned every source that the answer cites",
+        ),
+    }
+    titles: ClassVar[Mapping[str, str]] = {
+        "citation_returned": "Cited sources that were returned",
+    }
+
+    def score(self, trajectory: Trajectory) -> Score:
+        reading = read_answer(trajectory)
+        sources = different(reading)
+        if not sources:
+            return Score(None, nothing_cited(trajectory))
+        if is_report(trajectory):
+            return Score(None, REPORT)
+        if results_unknown(trajectory):
+            return Score(None, RESULTS_UNKNOWN)
+        absent = [source.name for source in sources if not source.passages]
+        reasons = [f"never returned: {shown(absent)}"] if absent else []
+        reasons += [PLACES] if any(source.by == "place" for source in sources) else []
+        records = [
+            {"name": source.name, "returned": bool(source.passages), "by": source.by}
+            for source in sources
+        ]
+        value = 1 - len(absent) / len(sources)
+        return Score(value, "; ".join(reasons), {"sources": records})
+
+
+def different(reading: Reading) -> list[Referent]:
+    """The sources that a text cites, each once."""
+    by_key: dict[str, Referent] = {}
+    for source in reading.sources:
+        by_key.setdefault(source.key, source)
+    return list(by_key.values())
+
+
+def results_unknown(trajectory: Trajectory) -> bool:
+    """Whether tools were called and the trajectory holds nothing of what they returned."""
+    called = any(step.call is not None for step in trajectory.steps)
+    return called and not any(step.evidence or step.note.strip() for step in trajectory.steps)
+
+
+def is_report(trajectory: Trajectory) -> bool:
+    """Whether this is a report without a trace; what it cites may have been read afterwards."""
+    return any(issue.kind == NO_TRACE for issue in trajectory.issues)
+
+
+def is_unread_report(trajectory: Trajectory) -> bool:
+    """Whether this is one of which nothing that it cites was read."""
+    return is_report(trajectory) and not any(step.evidence for step in trajectory.steps)
+
+
+def nothing_cited(trajectory: Trajectory) -> str:
+    """Why an answer without citations has no value."""
+    answered = (trajectory.answer or "").strip()
+    return "the answer cites nothing" if answered else "no answer given"
+
+
+def shown(names: Sequence[str]) -> str:
+    """The first of these names, and how many more there are."""
+    further = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {further} more" if further > 0 else "")

@@ -1,0 +1,63 @@
+"""What recipes and commands open a tool with, besides what it searches."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..wire.cache import Cache
+from ..wire.http import AGENT, Http
+from ..wire.retry import Patience
+from .base import Condenser
+
+if TYPE_CHECKING:
+    from .arguments import ToolArguments
+
+_SHARE = 0.85
+"""Of a call's time that its requests get: what is left is for telling the policy what went
+wrong.
+"""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Given to `Tool.open`.
+
+    Attributes:
+        flags: the settings of all tools.
+        name: what the policy calls the tool; empty for the tool's own name.
+        description: what the policy is told about it; empty for what its docstring says.
+        condenser: shortens pages and facts, where the recipe has one.
+        cache: keeps pages that were read, where there is a file for it.
+    """
+
+    flags: "ToolArguments"
+    name: str = ""
+    description: str = ""
+    condenser: Condenser | None = None
+    cache: Cache | None = None
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that a tool has for its requests; the toolbox gives up later, so that the policy
+        reads why.
+        """
+        return _SHARE * self.flags.tool_timeout
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The fields that most tools have: `top_k`, and `name` and `description` where given."""
+        fields: dict[str, Any] = {"top_k": self.flags.search_top_k}
+        if self.name:
+            fields["name"] = self.name
+        if self.description:
+            fields["description"] = self.description
+        return fields
+
+    def http(self, **settings: Any) -> Http:
+        """A client for the tool's service, as patient as the flags say."""
+        contact = self.flags.contact
+        return Http(
+            timeout=self.timeout,
+            patience=Patience(retries=self.flags.tool_retries),
+            user_agent=f"{AGENT} ({contact})" if contact else AGENT,
+            **settings,
+        )

@@ -1,0 +1,105 @@
+"""The settings of a dataclass, read from its source: importing TRL's takes half a minute, most of
+it torch.
+"""
+
+import ast
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from ..errors import ConfigError
+
+_PLACES = {
+    "transformers.TrainingArguments": "transformers.training_args",
+    "trl.GRPOConfig": "trl.trainer.grpo_config",
+    "trl.ModelConfig": "trl.trainer.model_config",
+    "trl.SFTConfig": "trl.trainer.sft_config",
+}
+"""Where classes are that are imported from a package as a whole."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A field as its source has it: its annotation, and what `--help` says of it."""
+
+    annotation: str
+    help: str = ""
+
+    @property
+    def kind(self) -> type | None:
+        """The type of a plain number or switch, also where it may be left open; else `None`."""
+        plain = self.annotation.removesuffix(" | None")
+        return {"int": int, "float": float, "bool": bool}.get(plain)
+
+
+def settings_of(place: str) -> dict[str, Setting]:
+    """The fields of `package.module.Class`, or of one in `_PLACES`, and of what it extends, by
+    name.
+
+    Nothing is imported. A class that is not where it is said to be is a `ConfigError`.
+
+    Example:
+        >>> settings_of("trl.GRPOConfig")["learning_rate"].kind
+        <class 'float'>
+    """
+    name = place.rpartition(".")[2]
+    module = _PLACES.get(place, place.rpartition(".")[0])
+    tree = ast.parse(_source(module).read_text(encoding="utf-8"))
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    if name not in classes:
+        raise ConfigError(f"{module} has no class {name}: is its package as constraints.txt says?")
+    settings: dict[str, Setting] = {}
+    for base in reversed(classes[name].bases):
+        extended = ast.unparse(base)
+        if extended in classes:
+            settings |= settings_of(f"{module}.{extended}")
+        elif origin := _imported_from(tree, module, extended):
+            settings |= settings_of(origin)
+    for node in classes[name].body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            annotation = ast.unparse(node.annotation)
+            if not annotation.startswith("ClassVar"):
+                settings[node.target.id] = Setting(annotation, _help(node.value))
+    return settings
+
+
+def _source(module: str) -> Path:
+    package, *inner = module.split(".")
+    spec = find_spec(package)  # of a package as a whole: nothing is imported
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError(f"{package} is not installed: pip install 'faithful-search[train]'")
+    return Path(spec.submodule_search_locations[0]).joinpath(*inner).with_suffix(".py")
+
+
+def _imported_from(tree: ast.Module, module: str, name: str) -> str:
+    """Where a name of a module comes from; empty for one that is not imported."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom) or name not in (alias.name for alias in node.names):
+            continue
+        origin = node.module or ""
+        if node.level:
+            above = module.split(".")[: -node.level]
+            origin = ".".join([*above, *filter(None, [origin])])
+        return f"{origin}.{name}"
+    return ""
+
+
+def _help(value: ast.expr | None) -> str:
+    """The text behind `metadata={"help": …}`, or the second argument of our own `flag`."""
+    if not isinstance(value, ast.Call):
+        return ""
+    if ast.unparse(value.func) == "flag" and len(value.args) > 1:
+        return _text(value.args[1])
+    for keyword in value.keywords:
+        if keyword.arg == "metadata" and isinstance(keyword.value, ast.Dict):
+            for key, text in zip(keyword.value.keys, keyword.value.values, strict=True):
+                if key is not None and _text(key) == "help":
+                    return _text(text)
+    return ""
+
+
+def _text(node: ast.expr) -> str:
+    try:
+        return str(ast.literal_eval(node))
+    except ValueError:  # it is put together as the program runs
+        return ""

@@ -1,0 +1,396 @@
+"""What refuses a recipe's flags before torch is imported, which takes half a minute."""
+
+import difflib
+import os
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import yaml
+
+from .. import dialects, suites
+from ..bundled import bundled_policy, shipped
+from ..errors import ConfigError, needs
+from ..flags import old_name_line
+from ..measure.ledger import lock
+from ..rollout.outside import check_outside
+from .outline import Setting, settings_of
+from .run_folder import LOCK, check_unowned
+
+if TYPE_CHECKING:
+    from transformers import HfArgumentParser
+
+    from .starting import RunArguments
+
+RENAMED = {
+    "activation_checkpointing": "gradient_checkpointing",
+    "activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
+}
+"""Settings by their current names, and their names before Transformers 5.18, which vLLM needs."""
+ALIASES = {"model": "model_name_or_path", "out": "output_dir"}
+"""What our commands call a setting, and what TRL and Transformers call it."""
+OLD_NAMES = {
+    "policy": "model",
+    "output_dir": "out",
+    "overwrite_output_dir": "overwrite",
+    "eval_limit": "limit",
+    "top_k": "search_top_k",
+    "verdict_weight": "verdict_token_weight",
+}
+"""Settings by the names of the last release, which work until the next one. A name means another
+setting where a recipe has one of that name: `top_k` of training is the sampler's.
+"""
+GRPO = "faithful_search.training.arguments.SearchGRPOConfig"
+SFT = "faithful_search.training.arguments.SearchSFTConfig"
+MODEL = "trl.ModelConfig"
+"""Settings of trainers and models by name: importing them brings torch."""
+FILES = (".jsonl", ".jsonl.gz", ".json", ".csv", ".parquet")
+"""How the names of files of questions and passages end; other names may be datasets of the Hub."""
+MOVED = ("scripts/studies", "scripts/policies")
+"""Folders of a checkout whose configurations were in `recipes/configs` up to version 0.1."""
+SWITCHES = ("true", "false", "yes", "no", "t", "f", "y", "n", "1", "0")
+"""What a flag that is on or off may say."""
+DTYPES = ("float32", "bfloat16", "float16", "float64", "float", "half", "double")
+"""Of weights, as torch names them."""
+HELP_ALL = "--help-all"
+
+
+@dataclass(frozen=True)
+class Given:
+    """What was given to a recipe: settings of its file, flags, and the file."""
+
+    settings: dict[str, Any]
+    flags: list[str]
+    path: Path | None
+    environment: dict[str, Any]
+
+    def set_environment(self) -> None:
+        for name, value in self.environment.items():
+            os.environ[name] = str(value)
+
+
+def read_flags(argv: Sequence[str] | None, default: Path | None) -> Given:
+    """The settings of the file that `--config` names, or of `default`, and the other flags."""
+    flags = list(sys.argv[1:] if argv is None else argv)
+    path, rest = default, []
+    while flags:
+        word = flags.pop(0)
+        name, equals, value = word.partition("=")
+        if name != "--config":
+            rest.append(word)
+            continue
+        if not equals and not flags:
+            raise ConfigError("--config needs the name of a file")
+        path = Path(value if equals else flags.pop(0))
+    settings = read_config(path) if path else {}
+    environment = settings.pop("env", {})
+    return Given(settings, rest, path, environment)
+
+
+def spelled(name: str, known: Collection[str]) -> str:
+    """The setting that a name means: one of `known`, or the name as it is.
+
+    Example:
+        >>> spelled("model", ["model_name_or_path"]), spelled("policy", ["model"])
+        ('model_name_or_path', 'model')
+        >>> spelled("top_k", ["top_k", "search_top_k"])
+        'top_k'
+    """
+    for names in (ALIASES, OLD_NAMES, RENAMED):
+        if name not in known and names.get(name) in known:
+            return names[name]
+    return name
+
+
+def respelled(given: Given, known: Collection[str]) -> Given:
+    """The same settings and flags by their names in `known`."""
+    flags = []
+    for word in given.flags:
+        name, equals, value = word.removeprefix("--").partition("=")
+        setting = spelled(name.replace("-", "_"), known)
+        if word.startswith("--") and setting != name.replace("-", "_"):
+            word = f"--{setting}{equals}{value}"
+        flags.append(word)
+    settings = {spelled(name, known): value for name, value in given.settings.items()}
+    return replace(given, settings=settings, flags=flags)
+
+
+def _warn_of_old_names(given: Given, known: Collection[str]) -> None:
+    words = [word.removeprefix("--").partition("=")[0] for word in given.flags if word[:2] == "--"]
+    names = [*given.settings, *(word.replace("-", "_") for word in words)]
+    for name in dict.fromkeys(names):
+        setting = spelled(name, known)
+        if setting != name and name in OLD_NAMES:
+            print(old_name_line(f"--{name}", f"--{setting}"), file=sys.stderr, flush=True)
+
+
+def read_config(path: str | Path, *extending: Path) -> dict[str, Any]:
+    """The settings of a YAML file, on top of those of the file it extends; a `ConfigError` if one
+    cannot be read.
+    """
+    path = _find_config(Path(path))
+    if path.resolve() in [file.resolve() for file in extending]:
+        raise ConfigError(f"{extending[-1]} extends {path}, and so itself: take one `extends:` out")
+    try:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"cannot read the settings in {path}: {error}") from error
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{path} must hold a YAML mapping, not {type(settings).__name__}")
+    parent = settings.pop("extends", None)
+    if parent is None:
+        return settings
+    return read_config(path.parent / str(parent), *extending, path) | settings
+
+
+def _find_config(path: Path) -> Path:
+    """The file, or where there is none the configuration of that name: a recipe may be run away
+    from its folder, and the package has its configurations too.
+    """
+    if path.exists():
+        return path
+    configs = shipped("recipes/configs")
+    if (configs / path.name).is_file():
+        return configs / path.name
+    for folder in MOVED:
+        moved = configs.parent.parent / folder / path.name
+        if moved.is_file():
+            print(f"{path} is {folder}/{path.name} now: give that", file=sys.stderr)
+            return moved
+    return path
+
+
+def parser_of(types: Sequence[Any]) -> "HfArgumentParser":
+    """A parser of these dataclasses' fields, whose errors are a `ConfigError`."""
+    with needs("a recipe", "train"):
+        from transformers import HfArgumentParser
+
+    class Parser(HfArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            raise ConfigError(f"{message}; --help lists the flags")
+
+    return Parser(types, allow_abbrev=False)
+
+
+def check_known(given: Given, settings: Collection[str], flags: Iterable[str]) -> None:
+    """Raise `ConfigError` for a setting of the file, or a flag, that there is not."""
+    unknown = [key for key in given.settings if key not in settings]
+    if unknown:
+        names = ", ".join(map(str, unknown))
+        raise ConfigError(
+            f"{given.path}: no such settings: {names}; `--help` lists those there are"
+        )
+    known = {*flags}
+    for word in given.flags:
+        name = word.partition("=")[0]
+        if name.startswith("--") and name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            advice = f"did you mean {near[0]}?" if near else "--help lists them"
+            raise ConfigError(f"no such flag: {name}; {advice}")
+
+
+class Flags(NamedTuple):
+    """A recipe's own settings, and those of trainer and model as they were written.
+
+    `script` is an instance of the recipe's dataclass, `values` holds settings by name: from the
+    YAML file and, where given, from the command line.
+    """
+
+    script: Any
+    values: dict[str, Any]
+
+    def announce(self) -> None:
+        """Say that the flags are fine, and why nothing happens for a while."""
+        if os.environ.get("RANK", "0") == "0":
+            print("the flags are fine; loading PyTorch, Transformers and TRL", flush=True)
+
+
+def checked(
+    kind: type, argv: Sequence[str] | None, default: Path | None, places: Sequence[str]
+) -> Flags:
+    """The flags of a recipe, as far as they can be read without torch.
+
+    Args:
+        kind: the recipe's own dataclass.
+        default: the file of settings where `--config` names none.
+        places: the settings of its trainer and model, see `outline.settings_of`.
+
+    Raises `ConfigError` for files and flags that there are not, numbers that are none, and own
+    flags that contradict each other. With `--help` the recipe's own flags are printed, with
+    `--help-all` the trainer's, too.
+    """
+    given = read_flags(argv, default)
+    parser = parser_of((kind,))
+    theirs: dict[str, Setting] = {}
+    for place in places:
+        theirs |= settings_of(place)
+    own = {field.name for field in fields(kind)}
+    if os.environ.get("RANK", "0") == "0":
+        _warn_of_old_names(given, {*own, *theirs})
+    given = respelled(given, {*own, *theirs})
+    parser.set_defaults(**{key: value for key, value in given.settings.items() if key in own})
+    if {"-h", "--help", HELP_ALL} & {*given.flags}:
+        _print_help(parser, theirs, HELP_ALL in given.flags)
+    options = [*parser._option_string_actions, *_options(theirs)]
+    check_known(given, {*own, *theirs}, options)
+    values = {**given.settings, **_said(given.flags, theirs)}
+    _check_values(values, theirs)
+    script = parser.parse_args_into_dataclasses(
+        given.flags, return_remaining_strings=True, look_for_args_file=False
+    )[0]
+    return Flags(script, values)
+
+
+def check_early(
+    kind: "type[RunArguments]", argv: Sequence[str], default: Path, config: str = GRPO
+) -> None:
+    """Raise `ConfigError` for what can be seen of a training recipe's flags without torch.
+
+    These are what `checked` refuses, questions, models and folders that cannot be used, and data
+    that do not go together. `config` names the trainer's settings (`outline.settings_of`).
+    """
+    flags = checked(kind, argv, default, (config, MODEL))
+    script, values = flags
+    if not script.dry_run:  # which replaces them
+        check_files(**{name: [source] for name, source in _question_sources(script).items()})
+        check_files(corpus=[script.corpus])
+        check_data(script, float(values.get("counterfactual") or 0.0))
+        check_model(values.get("model_name_or_path"), script.dialect)
+        check_folder(values.get("output_dir"), script.resume, script.overwrite)
+    if values.get("rollouts") == "trl":
+        check_outside(dialects.load(script.dialect), script.limits(1))
+    flags.announce()
+
+
+def check_data(script: "RunArguments", counterfactual: float) -> None:
+    """Raise `ConfigError` for data that do not go together: the bundled world with other questions
+    or passages, or changed worlds with tools that do not know of them.
+    """
+    sources = (script.corpus, *_question_sources(script).values())
+    if len({suites.of(source) for source in sources}) > 1:
+        raise ConfigError(
+            f"questions {script.questions!r}, eval_questions {script.eval_questions!r}, corpus "
+            f"{script.corpus!r}: the bundled world and other data are mixed; give all three"
+        )
+    if not (counterfactual or script.stale):
+        return
+    changed = {"corpus", "negative_tool"}
+    if suites.of(script.corpus) is not None and script.triples == script.corpus:
+        changed.add("triples")
+    unchanged = [name for name in script.given_tools if name not in changed]
+    if unchanged:
+        flags = " and ".join(f"--{name} {getattr(script, name)}" for name in unchanged)
+        raise ConfigError(
+            f"--counterfactual and --stale change the corpus and the world's triples; {flags} "
+            "would still say what was"
+        )
+
+
+def _question_sources(script: "RunArguments") -> dict[str, str]:
+    """Where questions come from, by their flag."""
+    sources = {"questions": script.questions}
+    if script.eval_limit:
+        sources["eval_questions"] = script.eval_questions
+    return sources
+
+
+def check_dtype(name: str | None) -> None:
+    """Raise `ConfigError` for what is no dtype of weights; none and "auto" are left to whoever
+    loads them.
+    """
+    if name not in (None, "auto", *DTYPES):
+        raise ConfigError(f"{name!r} is not a dtype of torch, such as float32, bfloat16 or float16")
+
+
+def check_files(**sources: Iterable[str]) -> None:
+    """Raise `ConfigError` for a file that is not there, by the flag that names it. Other sources
+    are bundled, on the Hub or served.
+    """
+    for name, places in sources.items():
+        for place in places:
+            is_file = place.endswith(FILES) and "://" not in place
+            if is_file and not Path(place).exists():
+                raise ConfigError(f"--{name} {place}: there is no such file")
+
+
+def _options(settings: Mapping[str, Setting]) -> list[str]:
+    """The flags that a parser makes of these fields."""
+    found = ["-h", "--help", HELP_ALL]
+    for name, setting in settings.items():
+        spellings = {name, name.replace("_", "-")}
+        found += [f"--{spelling}" for spelling in spellings]
+        if setting.kind is bool:
+            found += [f"--no_{name}", f"--no-{name.replace('_', '-')}"]
+    return found
+
+
+def _said(flags: Sequence[str], settings: Mapping[str, Setting]) -> dict[str, str]:
+    """The values that flags give these settings, as they were written."""
+    found = {}
+    for place, word in enumerate(flags):
+        name, equals, value = word.removeprefix("--").partition("=")
+        name = name.replace("-", "_")
+        if not word.startswith("--") or name not in settings:
+            continue
+        following = flags[place + 1] if place + 1 < len(flags) else "--"
+        if equals:
+            found[name] = value
+        elif not following.startswith("--"):
+            found[name] = following
+    return found
+
+
+def _check_values(values: Mapping[str, Any], settings: Mapping[str, Setting]) -> None:
+    for name, value in values.items():
+        kind = settings[name].kind if name in settings else None
+        if kind is None or not isinstance(value, str) or value in ("None", "null"):
+            continue
+        if kind is bool and value.lower() not in SWITCHES:
+            raise ConfigError(f"--{name} is true or false, not {value!r}")
+        if kind in (int, float):
+            try:
+                kind(value)
+            except ValueError as error:
+                what = "a whole number" if kind is int else "a number"
+                raise ConfigError(f"--{name} is {what}, not {value!r}") from error
+
+
+def check_model(name: str | None, dialect: str | None, flag: str = "model") -> None:
+    """Raise `ConfigError` for the path of a model at which there is none."""
+    if name is None:
+        return
+    path = Path(bundled_policy(name, dialect or "pou"))
+    looks_like_a_path = name.startswith((".", "/", "~")) or name.count("/") > 1
+    if looks_like_a_path and not path.exists():
+        raise ConfigError(f"--{flag} {name}: there is no such folder")
+
+
+def check_folder(output_dir: str | None, resume: bool, overwrite: bool) -> None:
+    """Raise `ConfigError` for a folder that holds another run, `DataError` for one that a run is
+    writing to.
+    """
+    if os.environ.get("RANK", "0") != "0":  # the first process may own it by now
+        return
+    out = Path(output_dir or ".")
+    if (out / LOCK).exists():
+        with (out / LOCK).open("ab") as file:
+            lock(file, out, "run")
+    check_unowned(out, resume, overwrite)
+
+
+def _print_help(parser: Any, theirs: Mapping[str, Setting], everything: bool) -> NoReturn:
+    """Print the recipe's own flags, and what there is besides, and end the program."""
+    parser.usage = "settings come from --config FILE and from the command line, which wins"
+    print(parser.format_help())
+    if everything:
+        print("settings of the trainer and the model:")
+        for name, setting in theirs.items():
+            told = " ".join(setting.help.split())
+            print(f"  --{name} ({setting.annotation})  {told}".rstrip())
+    elif theirs:
+        print("--model and --out are short for --model_name_or_path and --output_dir.")
+        print(f"{HELP_ALL} also lists the {len(theirs)} settings of the trainer and the model:")
+        print("those of TRL's configuration of the trainer, TrainingArguments and ModelConfig")
+    raise SystemExit

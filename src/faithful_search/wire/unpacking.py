@@ -1,0 +1,75 @@
+"""Files of others, of which no more is read into memory, or unpacked, than there may be."""
+
+import gzip
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from ..errors import DataError
+
+MOST_LINE = 100_000_000
+"""Bytes of a line; of a longer one only so many, and one more, are read."""
+MOST_IN_MEMORY = 1_000_000_000
+"""Bytes of a file that is read as a whole."""
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_MOST_UNPACKED, _MOST_RATIO = 1_000_000_000, 200
+
+
+@contextmanager
+def unpacked(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A file to read, unpacked when its name ends in `.gz`.
+
+    Raises `DataError` when it cannot be read, also within the block, and for a broken or truncated
+    gzip.
+    """
+    packed = Path(path).suffix == ".gz"
+    try:
+        with gzip.open(path) if packed else open(path, "rb") as file:
+            if file.peek(2).startswith(_UTF_16):
+                raise DataError(f"cannot read {path}: its text is UTF-16; save it as UTF-8")
+            yield cast(BinaryIO, file)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"cannot read {path}: {error}") from error
+
+
+def lines(path: str | os.PathLike[str], file: BinaryIO) -> Iterator[bytes]:
+    """The lines of an open file; of one longer than `MOST_LINE` the beginning. Raises `DataError`
+    for a file that unpacks to far more than its size.
+    """
+    most = most_unpacked(path) if Path(path).suffix == ".gz" else None
+    while line := file.readline(MOST_LINE + 1):
+        piece = line
+        while len(piece) > MOST_LINE and not piece.endswith(b"\n"):
+            piece = file.readline(MOST_LINE + 1)
+            check_unpacked(path, file.tell() if most else 0, most)
+        check_unpacked(path, file.tell() if most else 0, most)
+        yield line
+
+
+def whole(path: str | os.PathLike[str], file: BinaryIO) -> bytes:
+    """All of an open file. Raises `DataError` when that is more than `MOST_IN_MEMORY`."""
+    data = file.read(MOST_IN_MEMORY + 1)
+    if len(data) > MOST_IN_MEMORY:
+        raise DataError(
+            f"cannot read {path}: it holds more than {MOST_IN_MEMORY:,} bytes, and must be read as "
+            "a whole; make it a file of JSON lines"
+        )
+    return data
+
+
+def most_unpacked(path: str | os.PathLike[str]) -> int:
+    """How many bytes a packed file may hold: text is seldom packed to a hundredth of its size."""
+    return max(_MOST_UNPACKED, _MOST_RATIO * os.path.getsize(path))
+
+
+def check_unpacked(path: str | os.PathLike[str], size: int, most: int | None) -> None:
+    """Raise `DataError` where more was unpacked than there may be."""
+    if most is not None and size > most:
+        raise DataError(
+            f"cannot read {path}: it unpacks to more than {most:,} bytes, as no text does; unpack "
+            "it "
+            "yourself if it is to be trusted"
+        )

@@ -1,0 +1,55 @@
+"""OpenRLHF's door: `reward_func(queries, prompts, labels)`."""
+
+import pytest
+from doors import ANSWERS, FORGED, TEXT
+
+from faithful_search.adapters.openrlhf import answered, own_part, reward_function
+from faithful_search.errors import NoScoreError
+from faithful_search.scoring import Scoring
+
+PROMPT = "Answer the question. "
+
+
+def rewards(*texts, mix="veritas", **settings):
+    queries = [PROMPT + text for text in texts]
+    labels = [ANSWERS] * len(texts)
+    return reward_function(mix, **settings)(queries, [PROMPT] * len(texts), labels)
+
+
+def test_a_reward_for_each_query():
+    assert rewards("Lima", "Quito", mix="correctness")["rewards"] == [1.0, 0.0]
+
+
+def test_scores_are_the_rewards():
+    answer = rewards(TEXT, responses="anywhere")
+    assert answer["scores"] == answer["rewards"]
+
+
+def test_parts_are_logged():
+    answer = rewards(TEXT, responses="anywhere")
+    assert answer["extra_logs"]["info_think"] == [1.0]
+
+
+def test_the_prompt_is_not_the_policys():
+    assert own_part("Where? Lima", "Where? ") == "Lima"
+
+
+def test_a_forged_response_earns_nothing():
+    [value] = rewards(FORGED, mix="answer_only", dialect="search_r1_like")["rewards"]
+    assert value <= 0.0
+
+
+def test_a_rollout_without_a_value_is_an_error():
+    with pytest.raises(NoScoreError):
+        reward_function("correctness")(["Lima"], [""], [None])
+
+
+def test_a_stated_value_is_counted_as_abstained():
+    answer = reward_function("correctness", abstained=0.0)(["Lima"], [""], [None])
+    assert answer["extra_logs"]["abstained"] == [1.0]
+
+
+def test_logs_hold_the_parts_that_all_rows_have():
+    scoring = Scoring("veritas")
+    scores = scoring.score(["", "Lima"], answers=[ANSWERS] * 2)
+    assert set(answered(scoring, scores)["extra_logs"]) == {"exact_match", "abstained"}

@@ -1,0 +1,262 @@
+"""What is wrong with a recipe's flags is said before torch is imported; `--help` begins with the
+recipe's own.
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import fields
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+from trl import ModelConfig
+
+from faithful_search.errors import ConfigError, DataError
+from faithful_search.measure.ledger import lock
+from faithful_search.recipes import evaluate, pou
+from faithful_search.training.arguments import PokeeConfig, SearchGRPOConfig, SearchSFTConfig
+from faithful_search.training.outline import settings_of
+from faithful_search.training.refusing import GRPO, MODEL, check_early, checked, read_config
+from faithful_search.training.run_folder import LOCK
+
+TRY = """
+import json, sys
+from contextlib import redirect_stdout
+from importlib import import_module
+from io import StringIO
+said = {}
+for recipe, flags in json.loads(sys.argv[1]):
+    printed = StringIO()
+    try:
+        with redirect_stdout(printed):
+            import_module(f"faithful_search.recipes.{recipe}").main(flags.split())
+    except BaseException as error:
+        said[f"{recipe} {flags}"] = str(error) or printed.getvalue()
+print(json.dumps([said, "torch" in sys.modules]))
+"""
+REFUSED = {
+    ("pou", "--learning_rte 1"): "no such flag: --learning_rte; did you mean --learning_rate?",
+    ("pou", "--learning-rte=1"): "did you mean --learning-rate?",
+    ("pou", "--learning_rate much"): "--learning_rate is a number, not 'much'",
+    ("pou", "--max_steps 1.5"): "--max_steps is a whole number, not '1.5'",
+    ("pou", "--use_cpu maybe"): "--use_cpu is true or false, not 'maybe'",
+    ("pou", "--eval_limit many"): "argument --eval_limit",
+    ("pou", "--config nosuch.yaml"): "cannot read the settings in nosuch.yaml",
+    ("pou", "--config"): "--config needs the name of a file",
+    ("pou", "--questions nosuch.jsonl"): "--questions nosuch.jsonl: there is no such file",
+    ("pou", "--eval_questions nosuch.csv"): "--eval_questions nosuch.csv: there is no such file",
+    ("pou", "--corpus nosuch.jsonl.gz"): "--corpus nosuch.jsonl.gz: there is no such file",
+    ("pou", "--questions org/name"): "are mixed; give all three",
+    ("pou", "--source_gated false --source_gated_by support"): "there is no gate",
+    ("pou", "--model_name_or_path ./nosuch"): "./nosuch: there is no such folder",
+    ("pou", "--model_name_or_path outputs/sft_x"): "Make it first",
+    ("pou", "--counterfactual 0.5 --browse fetch"): "would still say what was",
+    ("pou", "--rollouts trl --force_answer true"): "force_answer: only our engine can do this",
+    ("veritas", "--rollouts trl"): "'search_r1' writes its calls into its text",
+    ("veritas", "--w_exact_match -1"): "weights are 0",
+    ("ppo", "--gama 1"): "did you mean --gamma?",
+    ("self_eval", "--reward none"): "there are: trajectory, answer_only",
+    ("pokee", "--format_wait 1"): "did you mean --format_weight?",
+    ("sft", "--learning_rte 1"): "no such flag: --learning_rte; did you mean --learning_rate?",
+    ("sft", "--min_episode_steps few"): "argument --min_episode_steps",
+    ("sft", "--trajectories nosuch.jsonl"): "--trajectories nosuch.jsonl: there is no such file",
+    ("sft", "--corpus a b c"): "--corpus: 3 entries for 1 question files",
+    ("sft", "--reading_layers 1"): "read with --reading_weight above 0 only",
+    ("sft", "--save_dtype float33"): "'float33' is not a dtype of torch",
+    ("reward_model", "--window wide"): "argument --window",
+    ("reward_model", "--pairs nosuch.jsonl.gz"): "--pairs nosuch.jsonl.gz: there is no such file",
+    ("reward_model", "--head generator --balance weights"): "balance by 'resample'",
+    ("evaluate", "--modle tiny"): "did you mean --model?",
+    ("evaluate", "--questions nosuch.jsonl"): "--questions nosuch.jsonl: there is no such file",
+    ("evaluate", "--model ./nosuch"): "--model ./nosuch: there is no such folder",
+    ("evaluate", "--model tiny --compare_with tiny"): "is the policy itself",
+    ("pou", "--help"): "--source_gated",
+    ("sft", "--help"): "--min_episode_steps",
+    ("reward_model", "--help"): "--second_labels",
+    ("evaluate", "--help"): "--compare_with",
+}
+
+
+@pytest.fixture(scope="module")
+def told():
+    """What each command says, all in one process that nothing else was imported in."""
+    command = [sys.executable, "-c", TRY, json.dumps([*REFUSED])]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(("recipe", "flags"), REFUSED)
+def test_the_line_says_what_is_wrong(told, recipe, flags):
+    assert REFUSED[recipe, flags] in told[0][f"{recipe} {flags}"]
+
+
+def test_torch_was_not_imported(told):
+    assert told[1] is False
+
+
+def early(folder: Path, *flags: str) -> None:
+    check_early(pou.PoUArguments, ["--output_dir", str(folder), *flags], pou.DEFAULT_CONFIG)
+
+
+def test_a_setting_that_a_file_misspells_is_named(tmp_path):
+    config = tmp_path / "mine.yaml"
+    config.write_text("learning_rte: 1\n")
+    with pytest.raises(ConfigError, match=r"mine\.yaml: no such settings: learning_rte"):
+        early(tmp_path, "--config", str(config))
+
+
+def settings(*flags: str) -> dict[str, object]:
+    """What these flags set, of the recipe's own and the trainer's."""
+    script, values = checked(pou.PoUArguments, flags, pou.DEFAULT_CONFIG, (GRPO, MODEL))
+    return {**values, **vars(script)}
+
+
+@pytest.mark.parametrize(
+    ("flags", "name", "value"),
+    [
+        (["--max-steps", "2"], "max_steps", "2"),
+        (["--max_steps=2"], "max_steps", "2"),
+        (["--source_gated"], "source_gated", True),
+        (["--source-gated", "false"], "source_gated", False),
+    ],
+)
+def test_every_spelling_of_a_flag_is_taken(flags, name, value):
+    assert settings(*flags)[name] == value
+
+
+@pytest.mark.parametrize("value", ["-1", "None", "1e-5"])
+def test_values_that_look_like_others_are_taken(value):
+    assert settings("--learning_rate", value)["learning_rate"] == value
+
+
+def test_a_finished_run_is_not_overwritten(tmp_path):
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(ConfigError, match="holds a finished run"):
+        early(tmp_path)
+
+
+@pytest.mark.parametrize("flag", ["--resume", "--overwrite"])
+def test_it_is_where_one_says_so(tmp_path, flag):
+    (tmp_path / "model.safetensors").touch()
+    early(tmp_path, flag, "true")
+
+
+def test_the_folder_of_a_running_run_is_not_called_an_ended_one(tmp_path):
+    with (tmp_path / LOCK).open("ab") as file:
+        lock(file, tmp_path, "run")
+        with pytest.raises(DataError, match="another run is writing"):
+            early(tmp_path)
+
+
+def test_other_processes_do_not_ask_for_the_folder(tmp_path, monkeypatch):
+    """The first one may own it by then."""
+    monkeypatch.setenv("RANK", "1")
+    (tmp_path / "model.safetensors").touch()
+    early(tmp_path)
+
+
+def test_a_dry_run_replaces_what_is_not_there(tmp_path):
+    early(tmp_path, "--dry_run", "true", "--questions", "nosuch.jsonl")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [SearchGRPOConfig, PokeeConfig, SearchSFTConfig, ModelConfig],
+    ids=lambda kind: kind.__name__,
+)
+def test_settings_read_from_source_are_those_of_the_class(kind):
+    place = "trl.ModelConfig" if kind is ModelConfig else f"{kind.__module__}.{kind.__name__}"
+    assert {*settings_of(place)} == {field.name for field in fields(kind)}
+
+
+def test_what_settings_say_is_read_as_well():
+    found = settings_of("faithful_search.training.arguments.SearchGRPOConfig")
+    assert found["llds"].help.startswith("Weight of the likelihood")
+    assert found["learning_rate"].help.startswith("The initial learning rate")
+
+
+def test_a_class_that_is_not_there_is_named():
+    with pytest.raises(ConfigError, match="has no class Nothing"):
+        settings_of("faithful_search.training.arguments.Nothing")
+
+
+OWN = {"sft": "--habits", "reward_model": "--head"}
+"""A flag of a recipe's own; of the others `--eval_limit`."""
+
+
+@pytest.mark.parametrize(
+    "recipe", ["pou", "veritas", "ppo", "self_eval", "pokee", "sft", "reward_model"]
+)
+def test_help_is_of_the_recipes_own_flags(recipe, capsys):
+    with pytest.raises(SystemExit):
+        import_module(f"faithful_search.recipes.{recipe}").main(["--help"])
+    printed = capsys.readouterr().out
+    assert OWN.get(recipe, "--eval_limit") in printed
+    assert "--weight_decay" not in printed
+    assert "--help-all" in printed
+
+
+def test_help_all_lists_the_trainers_settings(capsys):
+    with pytest.raises(SystemExit):
+        pou.main(["--help-all"])
+    assert "--weight_decay (float)" in capsys.readouterr().out
+
+
+MOVED = {"pou_tiny_b2": "scripts/studies", "sft_tiny_pairs": "scripts/policies"}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_a_configuration_that_moved_is_found_where_it_was(name):
+    was = Path("recipes/configs") / f"{name}.yaml"
+    assert read_config(was) == read_config(ROOT / MOVED[name] / f"{name}.yaml")
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_a_configuration_that_moved_is_named_by_its_new_place(name, capsys):
+    was = f"recipes/configs/{name}.yaml"
+    read_config(was)
+    assert capsys.readouterr().err == f"{was} is {MOVED[name]}/{name}.yaml now: give that\n"
+
+
+OLD = [
+    ("evaluate", "--policy=tiny", "--model"),
+    ("evaluate", "--output-dir=x", "--out"),
+    ("evaluate", "--eval_limit=3", "--limit"),
+    ("evaluate", "--overwrite_output_dir=true", "--overwrite"),
+    ("pou", "--overwrite_output_dir=true", "--overwrite"),
+    ("sft", "--top_k=2", "--search_top_k"),
+    ("sft", "--verdict_weight=3", "--verdict_token_weight"),
+]
+
+
+@pytest.mark.parametrize(("recipe", "flag", "name"), OLD)
+def test_an_old_name_works_and_says_the_new_one(recipe, flag, name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    module = import_module(f"faithful_search.recipes.{recipe}")
+    if recipe == "pou":
+        check_early(module.PoUArguments, [flag], module.DEFAULT_CONFIG)
+    else:
+        module.check([flag])
+    assert f"is called {name} now" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--model=tiny", "--out=x", "--top_k=5", "--resume=false"])
+def test_a_name_of_today_says_nothing(flag, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    check_early(pou.PoUArguments, [flag], pou.DEFAULT_CONFIG)
+    assert capsys.readouterr().err == ""
+
+
+def test_an_old_name_in_a_file_gives_the_setting(tmp_path):
+    (tmp_path / "old.yaml").write_text("policy: tiny_memory\noutput_dir: there\n")
+    script = evaluate.parse(["--config", str(tmp_path / "old.yaml")])
+    assert (script.model, script.out) == ("tiny_memory", "there")
+
+
+def test_our_names_give_the_trainers_settings(tmp_path):
+    _, args, model_args = pou.parse([f"--out={tmp_path}", "--model=tiny", "--use_cpu=true"])
+    assert (args.output_dir, model_args.model_name_or_path) == (str(tmp_path), "tiny")

@@ -1,0 +1,98 @@
+"""One decoder for the JSON of others: what the standard forbids is read and said, the rest refused."""
+
+import json
+
+import pytest
+
+from faithful_search import loose_json
+from faithful_search.errors import DataError
+from faithful_search.loose_json import check_nested, decode, decoded, parts_of
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        (b'{"a": "\\ud83d"}', {"a": "?"}),
+        (b'{"\\ud83d": 1}', {"?": 1}),
+        (b'"\\ud83d\\ude00"', "😀"),
+        (b'{"a": "Malm\xf6"}', {"a": "Malm?"}),
+        (b"[NaN, -Infinity, 1e400, -1e400]", [None, None, None, None]),
+        (b"[%s]" % (b"9" * 5000), [None]),
+        (b"[1e-400, 12345678901234567890123]", [0.0, 12345678901234567890123]),
+        (b'\xef\xbb\xbf{"a": 1}', {"a": 1}),
+        (b'{"a": 1, "a": 2}', {"a": 2}),
+        (b'{"a": 1, "a": NaN}', {"a": None}),
+        (b'{"a": "x\ty\x00"}', {"a": "x\ty\x00"}),
+        (b'{"a": 1}\n\x00\x00', {"a": 1}),
+    ],
+)
+def test_what_files_hold_is_read(data, value):
+    assert decode(data) == value
+
+
+@pytest.mark.parametrize(
+    ("data", "repair"),
+    [
+        (b'"\\ud83d"', "half characters"),
+        (b'"\xff"', "UTF-8"),
+        (b"NaN", "NaN"),
+        (b"1e400", "floats"),
+    ],
+)
+def test_what_was_put_right_is_said(data, repair):
+    [said] = decoded(data).repairs
+    assert repair in said
+
+
+def test_of_plain_json_nothing_is_said():
+    assert decoded(b'{"a": "\\ud83d\\ude00"}').repairs == ()
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[1] [2]", b"{'a': 1}", b"\x00\x00", b"tru", b"\xff\xfe"]
+)
+def test_what_is_no_json_is_refused(data):
+    with pytest.raises(DataError, match=r"\w"):
+        decode(data)
+
+
+@pytest.mark.parametrize("levels", [201, 900, 5_000, 500_000])
+def test_what_is_nested_too_deeply_is_refused(levels):
+    with pytest.raises(DataError, match="200 levels"):
+        decode(b"[" * levels + b"]" * levels)
+
+
+def test_200_levels_are_read():
+    assert decode(b"[" * 200 + b"]" * 200)
+
+
+def test_too_many_parts_are_refused(monkeypatch):
+    monkeypatch.setattr(loose_json, "MOST_PARTS", 1_000)
+    with pytest.raises(DataError, match="more than 1,000 lists"):
+        decode(b"[" + b"[]," * 1_000 + b"[]]")
+
+
+def test_a_value_that_holds_itself_is_refused():
+    value = [{}]
+    value[0]["a"] = value
+    with pytest.raises(DataError, match="in a circle"):
+        check_nested(value)
+
+
+def test_a_value_that_many_share_is_none():
+    value = []
+    for _ in range(100):
+        value = [value, value]
+    check_nested(value)
+
+
+@pytest.mark.parametrize("sample", [b'{"a":"\\ud83d"}', b'{"a":NaN}', b'{"a":"\xff"}', b'{"a":1}'])
+def test_parts_keep_what_is_wrong_in_them(sample):
+    [part] = parts_of(b'{"samples": [%s]}' % sample, lambda value: value["samples"])
+    assert decoded(part) == decoded(sample)
+
+
+@pytest.mark.parametrize("levels", [3, 5_000])
+def test_the_end_of_a_value_is_found(levels):
+    text = "x" + json.dumps({"a]": "\\"})[:-1] + ', "b": ' + "[" * levels + "]" * levels + "} y"
+    assert text[loose_json.end_of(text, 1) :] == " y"
