@@ -16,6 +16,7 @@ import httpx2
 import msgspec
 import pytest
 import yaml
+from imports import import_again
 from lab import lora
 from paths import ROOT
 from served import free_port, invoked
@@ -630,7 +631,7 @@ def test_what_cannot_be_asked_is_refused_at_the_start(arguments, said):
 
 def test_without_gradio_the_command_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "gradio", None)
-    monkeypatch.delitem(sys.modules, "faithful_search.demo.app", raising=False)
+    import_again(monkeypatch, "faithful_search.demo.app")
     done = invoked("demo")
     assert done.exit_code == 1
     assert "pip install 'faithful-search[demo]'" in done.output

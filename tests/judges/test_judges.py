@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 from hypothesis import given, strategies as st
+from imports import import_again
 from paths import SHARED
 
 from faithful_search.errors import ConfigError
@@ -152,9 +153,7 @@ def test_on_human_labels_the_share_of_words_says_something():
 
 @pytest.mark.parametrize("kind", ["nli", "generator", "embedding"])
 def test_a_judge_that_runs_a_model_says_what_it_needs(kind, monkeypatch):
-    ours = ("faithful_search.judges.", "faithful_search.inference")
-    for name in [name for name in sys.modules if name.startswith(ours)]:
-        monkeypatch.delitem(sys.modules, name)
+    import_again(monkeypatch, "faithful_search.judges.", "faithful_search.inference")
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(
         ConfigError, match=rf"the judge '{kind}' runs a model here and needs torch: pip install"

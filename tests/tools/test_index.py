@@ -26,6 +26,7 @@ import tiny_bert
 import torch
 from agent_rows import file_of
 from hypothesis import given, settings, strategies as st
+from imports import import_again
 from served import invoked
 
 from faithful_search.errors import ConfigError, DataError
@@ -491,7 +492,7 @@ def test_a_killed_build_goes_on_and_encodes_nothing_twice(
 
 @pytest.mark.parametrize("missing", ["faiss", "torch"])
 def test_a_missing_package_is_named(tmp_path, passages, missing, monkeypatch):
-    monkeypatch.delitem(sys.modules, "faithful_search.inference.encoder")
+    import_again(monkeypatch, "faithful_search.inference.encoder")
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(ConfigError) as told:
         DenseIndex.build(tmp_path / "x", passages, model="m")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from imports import import_again
 from search_servers import FREEDONIA, Request, SearchServer, wikidata
 
 from faithful_search.errors import ConfigError, DataError, ToolError
@@ -244,7 +245,7 @@ def test_turtle_gives_one_line_for_a_relation(rdf):
 
 
 def test_without_pyoxigraph_rdf_names_the_extra(turtle, monkeypatch):
-    monkeypatch.delitem(sys.modules, "faithful_search.tools.graphs.rdf", raising=False)
+    import_again(monkeypatch, "faithful_search.tools.graphs.rdf")
     monkeypatch.setitem(sys.modules, "pyoxigraph", None)
     assert KnowledgeGraph.from_triples("world").triples
     with pytest.raises(
