@@ -47,6 +47,11 @@ def world_file(name: str) -> Path:
     return path
 
 
+def suite_files() -> list[Path]:
+    """The YAML files of the suites that are known by name."""
+    return sorted((_DATA / "suites").glob("*.yaml"))
+
+
 def tiny_policy(name: str = "pou") -> Path:
     """Directory of a bundled tiny policy, cold-started by `recipes/sft.py`.
 

@@ -83,9 +83,9 @@ def load_tasks(
     """Load tasks from `"world"` (bundled), a local `.jsonl[.gz]`, `.json`, `.csv` or `.parquet`
     file, or the Hub.
 
-    `"world"` is one of the names that `suites` know; `suites/world.py` lists the others.
+    `"world"` is one of the names that `suites` knows; `suites/world.py` lists the others.
 
-    `split` is of a suite or a Hub dataset. The first `limit` rows are taken; with a
+    `split` is of a known name or a Hub dataset. The first `limit` rows are taken; with a
     `seed` they are drawn uniformly from all rows and stand in the source's order. A row without an
     id is named after its place in the source. Raises `DataError` when the source cannot be read, is
     empty, or lacks a question or answers column.
@@ -102,8 +102,8 @@ def load_tasks(
 
 
 def _rows(source: str | os.PathLike[str], split: str) -> Iterable[dict[str, Any]]:
-    suite = suites.of(source)
-    return _rows_of_others(Path(source), split) if suite is None else suite.rows(str(source), split)
+    known = suites.of(source)
+    return _rows_of_others(Path(source), split) if known is None else known.rows(str(source), split)
 
 
 def _rows_of_others(path: Path, split: str) -> Iterator[dict[str, Any]]:

@@ -37,7 +37,7 @@ class SearchConfig(FaithfulConfig):
 
 
 class SearchTaskset(FaithfulTaskset, vf.Taskset[SearchTask, SearchConfig]):
-    """The questions of a suite, each with the tool."""
+    """The questions, each with the tool."""
 
     def load(self) -> Iterator[SearchTask]:
         for task in super().load():

@@ -2,7 +2,7 @@
 
 ```
 inspect score run.eval --scorer faithful_search/faithfulness -S reward=veritas   # a finished log
-inspect eval faithful_search/search_questions --model openai/gpt-5                         # questions of a suite
+inspect eval faithful_search/search_questions --model openai/gpt-5                         # questions by name
 ```
 
 A sample's messages say who wrote what: only results of tools are evidence. A sample without a value
@@ -88,7 +88,7 @@ def search(corpus: str = "world", top_k: int = 3) -> Tool:
 def search_questions(
     questions: str = "world", corpus: str = "world", limit: int = 100, reward: str = "veritas"
 ) -> Task:
-    """Questions of a suite, an agent with our search, and the scorer above."""
+    """Questions, an agent with our search, and the scorer above."""
     samples = [
         Sample(input=each.question, target=list(each.answers), id=each.id)
         for each in load_tasks(questions, "test", limit)

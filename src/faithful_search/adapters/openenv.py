@@ -93,7 +93,7 @@ def toolbox_of(corpus: str) -> Toolbox:
 
 
 class FaithfulEnvironment(Environment[SearchAction, SearchObservation, State]):
-    """Questions of a suite; each `reset` asks the next one, or that with `index`."""
+    """Questions; each `reset` asks the next one, or that with `index`."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 

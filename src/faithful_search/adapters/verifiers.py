@@ -78,7 +78,7 @@ class FaithfulConfig(vf.TasksetConfig):
 
 
 class FaithfulTaskset(vf.Taskset[FaithfulTask, FaithfulConfig]):
-    """The questions of a suite."""
+    """The questions, one task each."""
 
     def load(self) -> Iterator[FaithfulTask]:
         for task in load_tasks(self.config.questions)[: self.config.limit]:

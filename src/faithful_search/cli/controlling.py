@@ -119,8 +119,8 @@ def controls(out: Path | None, overwrite: bool, **options: Any) -> None:
     environment = environment_of(options)
     drawn = load_tasks(questions, options["split"], options["limit"], seed=options["sample_seed"])
     tasks = [structs.replace(task, id=str(task.id)) for task in drawn]
-    suite = suites.of(questions)
-    if suite is not None and suites.of(environment.corpus) is not suite:
+    source = suites.of(questions)
+    if source is not None and suites.of(environment.corpus) is not source:
         problem = f"the questions {questions!r} cannot be answered from {environment.corpus!r}"
         raise ConfigError(f"{problem}: give --questions, too")
     conditions = [name.strip() for name in options["conditions"].split(",")]
@@ -205,7 +205,7 @@ def _passages(environment: "EnvironmentArguments") -> "Iterable[Evidence]":
 def _changes(
     questions: str, split: str, environment: "EnvironmentArguments"
 ) -> "Callable[[Task], Task | None] | None":
-    """A function that changes the facts that a question rests on: those of their suite,
+    """A function that changes the facts that a question rests on: those of their source,
     or those that the questions of the split are annotated with. `None` where nothing is known of
     them.
     """

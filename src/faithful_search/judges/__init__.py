@@ -22,13 +22,13 @@ WORDS = ("lexical", "containment")
 
 def names() -> list[str]:
     """The judges that come with the package: one for each file here that defines one, and those
-    that suites of questions bring.
+    that sources of questions bring.
     """
     return sorted([*_files(), *suites.judges()])
 
 
 def find(name: str) -> type[Judge]:
-    """The judge's class: by a name of `names`, by that of a judge that a suite of questions brings,
+    """The judge's class: by a name of `names`, by that of a judge that a source of questions brings,
     by an entry point of the group `faithful_search.judges`, or by the path of a file that defines
     one.
 

@@ -1,22 +1,28 @@
-"""Suites of questions that are known by name, one file each, with a value `SUITE`."""
+"""Questions that are known by name, one file each, with a value `QUESTIONS`; and suites, one YAML
+file each in `data/suites`.
+"""
 
 import os
 import pkgutil
 from functools import lru_cache
 from importlib import import_module
 
-from .base import Suite as Suite
+from .base import QuestionSet as QuestionSet, QuestionSource as QuestionSource, Suite as Suite
+from .reading import load_suite as load_suite, suite_names as suite_names
+
+_WITHOUT_QUESTIONS = ("base", "reading")
 
 
 @lru_cache(maxsize=1)
-def suites() -> tuple[Suite, ...]:
-    """All suites, in the order of their files' names."""
-    files = sorted(info.name for info in pkgutil.iter_modules(__path__) if info.name != "base")
-    return tuple(import_module(f".{name}", __name__).SUITE for name in files)
+def sources() -> tuple[QuestionSource, ...]:
+    """All sources of questions, in the order of their files' names."""
+    modules = (info.name for info in pkgutil.iter_modules(__path__))
+    names = sorted(name for name in modules if name not in _WITHOUT_QUESTIONS)
+    return tuple(import_module(f".{name}", __name__).QUESTIONS for name in names)
 
 
-def of(source: str | os.PathLike[str]) -> Suite | None:
-    """The suite that has questions of this name; `None` for the name of a file or a Hub dataset.
+def of(source: str | os.PathLike[str]) -> QuestionSource | None:
+    """The source that has questions of this name; `None` for the name of a file or a Hub dataset.
 
     Example:
         >>> of("world_pairs") is of("world")
@@ -25,15 +31,15 @@ def of(source: str | os.PathLike[str]) -> Suite | None:
         True
     """
     name = str(source)
-    return next((suite for suite in suites() if name in suite.names), None)
+    return next((questions for questions in sources() if name in questions.names), None)
 
 
 def facts_are_known(source: str | os.PathLike[str]) -> bool:
     """Whether a judge knows the facts that the questions of this name ask for."""
-    suite = of(source)
-    return suite is not None and bool(suite.judges)
+    questions = of(source)
+    return questions is not None and bool(questions.judges)
 
 
 def judges() -> dict[str, str]:
-    """Where the judges are that suites bring, as `module:Class`, by name."""
-    return {name: place for suite in suites() for name, place in suite.judges.items()}
+    """Where the judges are that sources of questions bring, as `module:Class`, by name."""
+    return {name: place for questions in sources() for name, place in questions.judges.items()}

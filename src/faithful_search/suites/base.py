@@ -1,4 +1,4 @@
-"""What a suite is: questions that are named instead of given as a file."""
+"""Questions that are named instead of given as a file, and suites, which are sets of them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ Rows = Iterable[dict[str, Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Suite:
+class QuestionSource:
     """Questions that `load_tasks` knows by name, and the judges that know their facts.
 
     Args:
@@ -22,3 +22,42 @@ class Suite:
     names: tuple[str, ...]
     rows: Callable[[str, str], Rows]
     judges: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class QuestionSet:
+    """One row of a table of results.
+
+    Args:
+        name: what the row is called, as `hotpotqa`.
+        source: what `tasks.load_tasks` takes: a name that is known here, a file, an id on the Hub.
+        split: the split of that source; files have none and ignore it.
+        limit: how many questions are asked; `None` for all.
+        seed: by which they are drawn uniformly; `None` for the first ones.
+        corpus: what `LocalSearch` searches for these questions; `None` for what the user gives.
+    """
+
+    name: str
+    source: str
+    split: str
+    limit: int | None = None
+    seed: int | None = None
+    corpus: str | None = None
+
+
+@dataclass(frozen=True)
+class Suite:
+    """The question sets of one table of results.
+
+    Args:
+        name: as `suites.load_suite` knows it, or the stem of its file.
+        about: whose table it is, and what is not known of how its questions were drawn.
+        sets: in the order of the table's rows.
+        left_out: a line for each set whose files are not there, which says where they were
+            looked for. Who prints results prints these lines, too.
+    """
+
+    name: str
+    about: str
+    sets: tuple[QuestionSet, ...]
+    left_out: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..bundled import REMEMBERED, tiny_policy, world_file
 from ..json_lines import read_rows
-from .base import Rows, Suite
+from .base import QuestionSource, Rows
 
 PARTNERS = 3
 """How many other questions each is paired with in `world_pairs`."""
@@ -58,7 +58,7 @@ def _pairs(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             }
 
 
-SUITE = Suite(
+QUESTIONS = QuestionSource(
     names=("world", "world_passages", "world_remembered", "world_pairs"),
     rows=_rows,
     judges={"facts": "faithful_search.world.facts:FactsJudge"},

@@ -1,0 +1,142 @@
+"""Suites from YAML: those of `data/suites`, and any other file with the same fields.
+
+```yaml
+about: Proof-of-Use, section 4.1
+sets:
+  - {name: hotpotqa, source: hotpotqa, split: dev, limit: 512, seed: 0}
+  - {name: mine, source: "{data}/mine.jsonl.gz", corpus: "{data}/passages.jsonl.gz"}
+```
+
+`{data}` is the folder of `faithful-search data`. A set whose file there is missing is left out, and
+the suite says so.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..bundled import suite_files
+from ..errors import ConfigError, DataError
+from .base import QuestionSet, Suite
+
+DATA_FOLDER = "FAITHFUL_SEARCH_DATA"
+"""The environment variable that names the folder of data sets; without it, it is `data`."""
+_PLACE = "{data}"
+
+
+class _Set(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    source: str
+    split: str = "test"
+    limit: int | None = None
+    seed: int | None = None
+    corpus: str | None = None
+
+
+class _Table(msgspec.Struct, forbid_unknown_fields=True):
+    about: str
+    sets: list[_Set]
+
+
+def data_folder() -> Path:
+    """The folder of the data sets that `faithful-search data` wrote."""
+    return Path(os.environ.get(DATA_FOLDER) or "data")
+
+
+def suite_names() -> tuple[str, ...]:
+    """The suites that are known by name.
+
+    Example:
+        >>> suite_names()
+        ('mini', 'pokee', 'pou', 'self_eval', 'veritas')
+    """
+    return tuple(sorted(path.stem for path in suite_files()))
+
+
+def load_suite(name: str | os.PathLike[str], data: Path | None = None) -> Suite:
+    """The suite of this name, or in this YAML file.
+
+    Args:
+        name: one of `suite_names()`, or the path of a file that ends in `.yaml` or `.yml`.
+        data: the folder that `{data}` stands for. Without it, that of `data_folder()`.
+
+    Raises `ConfigError` for a name that is not known and for a file that is no suite, and
+    `DataError` for a file that cannot be read.
+
+    Example:
+        >>> load_suite("pou").sets[0]
+        QuestionSet(name='hotpotqa', source='hotpotqa', split='dev', limit=512, seed=0, corpus=None)
+    """
+    path = _file_of(name)
+    table = _read(path)
+    folder = data or data_folder()
+    sets: list[QuestionSet] = []
+    left_out: list[str] = []
+    for entry in table.sets:
+        question_set = _in_folder(entry, folder)
+        missing = _missing_files(entry, question_set)
+        if missing:
+            left_out.append(f"{entry.name}: no {missing[0]}")
+        else:
+            sets.append(question_set)
+    if not sets:
+        raise ConfigError(
+            f"{path}: none of its question sets is there: {'; '.join(left_out)}. Name the folder "
+            f"that has them by --data or {DATA_FOLDER}"
+        )
+    return Suite(path.stem, table.about.strip(), tuple(sets), tuple(left_out))
+
+
+def _file_of(name: str | os.PathLike[str]) -> Path:
+    if str(name).endswith((".yaml", ".yml")):
+        return Path(name)
+    for path in suite_files():
+        if path.stem == str(name):
+            return path
+    raise ConfigError(
+        f"unknown suite {str(name)!r}; there are: {', '.join(suite_names())}; one of your own is "
+        "named by the path of its file, which ends in .yaml"
+    )
+
+
+def _read(path: Path) -> _Table:
+    import yaml
+
+    try:
+        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeError, yaml.YAMLError) as error:
+        raise DataError(f"cannot read the suite {path}: {error}") from error
+    if not isinstance(content, Mapping):
+        raise ConfigError(f"{path}: a suite is a mapping with the keys about and sets")
+    try:
+        table = msgspec.convert(content, _Table)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path} is no suite: {error}") from error
+    names = [entry.name for entry in table.sets]
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise ConfigError(f"{path}: two sets are called {doubled[0]!r}; give each its own name")
+    return table
+
+
+def _in_folder(entry: _Set, folder: Path) -> QuestionSet:
+    corpus = None if entry.corpus is None else entry.corpus.replace(_PLACE, str(folder))
+    return QuestionSet(
+        name=entry.name,
+        source=entry.source.replace(_PLACE, str(folder)),
+        split=entry.split,
+        limit=entry.limit,
+        seed=entry.seed,
+        corpus=corpus,
+    )
+
+
+def _missing_files(entry: _Set, question_set: QuestionSet) -> list[str]:
+    """The files in the folder of data that the set needs and that are not there."""
+    needed = [question_set.source] if _PLACE in entry.source else []
+    if question_set.corpus is not None and _PLACE in (entry.corpus or ""):
+        needed.append(question_set.corpus)
+    return [path for path in needed if not Path(path).exists()]
