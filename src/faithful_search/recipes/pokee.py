@@ -5,28 +5,18 @@ Every flag of `PokeeArguments`, `SearchGRPOConfig` and TRL's `ModelConfig` may s
 file or on the command line, which wins.
 """
 
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from ..bundled import shipped
 from ..errors import ConfigError
 from ..flags import check_choices, flag
-from ..hub.pushing import takes_over
 from ..judges import Judge
 from ..rewards import Mix, pokee_mix
-from ..training.refusing import check_early
-from ..training.starting import RunArguments, parse_run, run_recipe
-
-if TYPE_CHECKING:
-    from trl import ModelConfig
-
-    from ..training.arguments import SearchGRPOConfig
+from ..training.starting import RunArguments, run_recipe
+from .running import TrainingRecipe
 
 DEFAULT_CONFIG = shipped("recipes/configs") / "pokee_tiny.yaml"
-RECIPE = "recipes/pokee.py"
-POKEE = "faithful_search.training.arguments.PokeeConfig"
 
 
 @dataclass
@@ -51,34 +41,22 @@ class PokeeArguments(RunArguments):
             )
 
 
-def main(argv: Sequence[str] | None = None, recipe: str = RECIPE) -> dict[str, Any]:
-    """Run the recipe with these arguments, by default those of the command line. Returns what
-    `metrics.json` holds.
-    """
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    check_early(PokeeArguments, arguments, DEFAULT_CONFIG, POKEE)  # before torch is imported
-    from ..analysis.results import leave
-    from ..training.runs import trained
-
-    flags = script, args, _ = parse(arguments)
-    repository = takes_over(args)
-    with trained(flags, lambda judge: build_reward(script, judge)) as record:
-        return leave(record, recipe, arguments, repository)
-
-
-def parse(
-    argv: Sequence[str] | None = None,
-) -> "tuple[PokeeArguments, SearchGRPOConfig, ModelConfig]":
-    """The values of the flags. Raises `ConfigError` for values that contradict each other."""
-    return parse_run(PokeeArguments, argv, DEFAULT_CONFIG, POKEE)
-
-
 def build_reward(script: PokeeArguments, judge: Judge | None = None) -> Mix:
     """The mix of AI feedback, or a comparison of strings, and the small reward of the format."""
     answer_judge = judge if script.answer_reward == "judge" else None
     return pokee_mix(
         answer_judge, metric=cast(Any, script.answer_reward), format_weight=script.format_weight
     )
+
+
+RECIPE = TrainingRecipe(
+    file="recipes/pokee.py",
+    settings=PokeeArguments,
+    config=DEFAULT_CONFIG,
+    reward=lambda script, args, judge: build_reward(script, judge),
+    trainer="faithful_search.training.arguments.PokeeConfig",
+)
+main, parse = RECIPE.main, RECIPE.parse
 
 
 if __name__ == "__main__":

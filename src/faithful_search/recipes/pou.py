@@ -5,18 +5,14 @@ Every flag of `PoUArguments`, `SearchGRPOConfig` and TRL's `ModelConfig` may sta
 or on the command line, which wins.
 """
 
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import suites
 from ..bundled import shipped
 from ..errors import ConfigError
 from ..flags import check_choices, flag
 from ..gauntlet import published
-from ..hub.pushing import takes_over
 from ..judges import Judge, Writer
 from ..judges.condensing import Condensing
 from ..rewards import (
@@ -33,17 +29,14 @@ from ..rewards import (
     pou_mix,
 )
 from ..rewards.perturbation import Passage
-from ..training.refusing import check_early
-from ..training.starting import RunArguments, parse_run, run_recipe
+from ..training.starting import RunArguments, run_recipe
 from ..world.facts import FactsJudge
+from .running import TrainingRecipe
 
 if TYPE_CHECKING:
-    from trl import ModelConfig
-
     from ..training.arguments import SearchGRPOConfig
 
 DEFAULT_CONFIG = shipped("recipes/configs") / "pou_tiny.yaml"
-RECIPE = "recipes/pou.py"
 CHOICES = {
     "reward": ("pou", "answer_only", *published.names()),
     "draws": ("rollout", "question"),
@@ -215,54 +208,17 @@ class PoUArguments(RunArguments):
                 f"--foils world knows the bundled world's facts only, not those of {self.corpus!r}"
             )
 
-
-def main(argv: Sequence[str] | None = None, recipe: str = RECIPE) -> dict[str, Any]:
-    """Train and evaluate, and write the results.
-
-    Args:
-        argv: the command line without the program's name; by default that of this process.
-        recipe: the recipe's file, for the model card.
-
-    Returns:
-        The summary of the run.
-
-    Raises:
-        ConfigError: for flags that are unknown or contradict each other.
-    """
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    check_early(PoUArguments, arguments, DEFAULT_CONFIG)  # before torch is imported
-    from ..analysis.results import leave
-    from ..training.runs import trained
-
-    script, args, model_args = parse(arguments)
-    repository = takes_over(args)
-    run = trained(
-        (script, args, model_args),
-        partial(build_reward, script),
-        condenser=partial(build_condenser, script),
-    )
-    with run as record:
-        return leave(record, recipe, arguments, repository)
-
-
-def parse(
-    argv: Sequence[str] | None = None,
-) -> "tuple[PoUArguments, SearchGRPOConfig, ModelConfig]":
-    """The flags as three dataclasses.
-
-    Raises `ConfigError` for settings that contradict each other.
-    """
-    script, args, model_args = parse_run(PoUArguments, argv, DEFAULT_CONFIG)
-    if script.condense and (args.counterfactual or script.stale):
-        raise ConfigError(
-            "--counterfactual and --stale change passages by their texts, which --condense true "
-            "rewrites: take one"
-        )
-    if not script.probes:
-        # Not refused: a configuration without R_pt may extend another one that has it, and with it
-        # this weight
-        args.verdict_weight = 0.0
-    return script, args, model_args
+    def adjust(self, args: "SearchGRPOConfig") -> None:
+        super().adjust(args)
+        if self.condense and (args.counterfactual or self.stale):
+            raise ConfigError(
+                "--counterfactual and --stale change passages by their texts, which --condense "
+                "true rewrites: take one"
+            )
+        if not self.probes:
+            # Not refused: a configuration without R_pt may extend another one that has it, and with
+            # it this weight
+            args.verdict_weight = 0.0
 
 
 def build_reward(script: PoUArguments, judge: Judge | None = None) -> Mix:
@@ -374,6 +330,16 @@ def _writer(judge: Judge | None, flag_text: str) -> Writer:
     if not isinstance(judge, Writer):
         raise ConfigError(f"{flag_text} needs a judge that writes: --judge endpoint or generator")
     return judge
+
+
+RECIPE = TrainingRecipe(
+    file="recipes/pou.py",
+    settings=PoUArguments,
+    config=DEFAULT_CONFIG,
+    reward=lambda script, args, judge: build_reward(script, judge),
+    condenser=build_condenser,
+)
+main, parse = RECIPE.main, RECIPE.parse
 
 
 if __name__ == "__main__":

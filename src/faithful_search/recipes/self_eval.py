@@ -7,17 +7,13 @@ and TRL's `ModelConfig` may stand in the YAML file or on the command line, which
 """
 
 import json
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from .. import suites
 from ..analysis.figures import self_preference
 from ..bundled import shipped
 from ..flags import check_choices, flag
-from ..hub.pushing import takes_over
 from ..measure.behaviour import error_counts, error_table
 from ..measure.evaluation import Record
 from ..rewards import (
@@ -29,16 +25,10 @@ from ..rewards import (
     WorldRubric,
     self_eval_mix,
 )
-from ..training.refusing import check_early
-from ..training.starting import RunArguments, parse_run, run_recipe
-
-if TYPE_CHECKING:
-    from trl import ModelConfig
-
-    from ..training.arguments import SearchGRPOConfig
+from ..training.starting import RunArguments, run_recipe
+from .running import TrainingRecipe
 
 DEFAULT_CONFIG = shipped("recipes/configs") / "self_eval_tiny.yaml"
-RECIPE = "recipes/self_eval.py"
 
 
 @dataclass
@@ -72,47 +62,6 @@ class SelfEvalArguments(RunArguments):
         )
 
 
-def main(argv: Sequence[str] | None = None, recipe: str = RECIPE) -> dict[str, Any]:
-    """Run the recipe with these arguments, by default those of the command line. Returns what
-    `metrics.json` holds.
-    """
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    check_early(SelfEvalArguments, arguments, DEFAULT_CONFIG)  # before torch is imported
-    from ..analysis.results import leave
-    from ..training.runs import trained
-
-    flags = script, args, _ = parse(arguments)
-    repository = takes_over(args)
-    with trained(flags, lambda judge: build_reward(script), build_metrics(script)) as record:
-        if record is not None:
-            show_failures(record)
-        return leave(record, recipe, arguments, repository)
-
-
-def show_failures(record: Record) -> None:
-    """Print why episodes failed, and write it to `errors.json`. If a rule's scores are known, draw
-    `self_preference.png`.
-    """
-    out = Path(record.folder)
-    runs = {"before": record.before, "after": record.after}
-    counts = {
-        when: error_counts(run.trajectories)
-        for when, run in runs.items()
-        if run and run.trajectories
-    }
-    (out / "errors.json").write_text(json.dumps(counts, indent=1), encoding="utf-8")
-    print(f"\nwhy episodes failed:\n{error_table(counts)}")
-    if any("self_gap" in row for row in record.history):
-        self_preference(record.history, out / "self_preference.png")
-
-
-def parse(
-    argv: Sequence[str] | None = None,
-) -> "tuple[SelfEvalArguments, SearchGRPOConfig, ModelConfig]":
-    """The values of the flags. Raises `ConfigError` for values that contradict each other."""
-    return parse_run(SelfEvalArguments, argv, DEFAULT_CONFIG)
-
-
 def build_reward(script: SelfEvalArguments) -> Mix:
     """Equation 3 of the paper, or equation 2. On the bundled world its rubric is logged beside the
     policy's own scores.
@@ -138,6 +87,34 @@ def build_metrics(script: SelfEvalArguments) -> dict[str, Reward]:
     if suites.facts_are_known(script.eval_questions):
         metrics["world_rubric"] = WorldRubric()
     return metrics
+
+
+def show_failures(record: Record) -> None:
+    """Print why episodes failed, and write it to `errors.json`. If a rule's scores are known, draw
+    `self_preference.png`.
+    """
+    out = Path(record.folder)
+    runs = {"before": record.before, "after": record.after}
+    counts = {
+        when: error_counts(run.trajectories)
+        for when, run in runs.items()
+        if run and run.trajectories
+    }
+    (out / "errors.json").write_text(json.dumps(counts, indent=1), encoding="utf-8")
+    print(f"\nwhy episodes failed:\n{error_table(counts)}")
+    if any("self_gap" in row for row in record.history):
+        self_preference(record.history, out / "self_preference.png")
+
+
+RECIPE = TrainingRecipe(
+    file="recipes/self_eval.py",
+    settings=SelfEvalArguments,
+    config=DEFAULT_CONFIG,
+    reward=lambda script, args, judge: build_reward(script),
+    metrics=build_metrics,
+    report=show_failures,
+)
+main, parse = RECIPE.main, RECIPE.parse
 
 
 if __name__ == "__main__":

@@ -6,29 +6,22 @@ file or on the command line, which wins.
 """
 
 import math
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..bundled import shipped
 from ..errors import ConfigError
 from ..flags import flag
-from ..hub.pushing import takes_over
 from ..judges import Judge
 from ..rewards import FAITHFULNESS, Mix, Warmup, veritas_mix
 from ..tasks import load_tasks
-from ..training.refusing import check_early
-from ..training.starting import RunArguments, parse_run, run_recipe
+from ..training.starting import RunArguments, run_recipe
+from .running import TrainingRecipe
 
 if TYPE_CHECKING:
-    from trl import ModelConfig
-
     from ..training.arguments import SearchGRPOConfig
 
 DEFAULT_CONFIG = shipped("recipes/configs") / "veritas_pairs.yaml"
-RECIPE = "recipes/veritas.py"
 
 
 @dataclass
@@ -71,41 +64,6 @@ class VeritasArguments(RunArguments):
             )
 
 
-def main(argv: Sequence[str] | None = None, recipe: str = RECIPE) -> dict[str, Any]:
-    """Run the recipe with these arguments, by default those of the command line. Returns what
-    `metrics.json` holds.
-    """
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    check_early(VeritasArguments, arguments, DEFAULT_CONFIG)  # before torch is imported
-    return run(parse(arguments), recipe, arguments)
-
-
-def run(
-    flags: "tuple[VeritasArguments, SearchGRPOConfig, ModelConfig]",
-    recipe: str,
-    argv: Sequence[str],
-) -> dict[str, Any]:
-    """Train with these flags. `recipe` and `argv` are for the card, which says how the recipe was
-    called.
-    """
-    from ..analysis.results import leave
-    from ..training.runs import trained
-
-    script, args, _ = flags
-    repository = takes_over(args)
-    with trained(flags, lambda judge: build_reward(script, args, judge)) as record:
-        return leave(record, recipe, argv, repository)
-
-
-def parse(
-    argv: Sequence[str] | None = None, default: Path = DEFAULT_CONFIG
-) -> "tuple[VeritasArguments, SearchGRPOConfig, ModelConfig]":
-    """The values of the flags. Raises `ConfigError` for weights that reward nothing, and for values
-    that contradict each other.
-    """
-    return parse_run(VeritasArguments, argv, default)
-
-
 def build_reward(
     script: VeritasArguments, args: "SearchGRPOConfig", judge: Judge | None = None
 ) -> Mix:
@@ -127,6 +85,15 @@ def build_reward(
         warmup=warmup if warmup.end else None,
         soft=script.soft,
     )
+
+
+RECIPE = TrainingRecipe(
+    file="recipes/veritas.py",
+    settings=VeritasArguments,
+    config=DEFAULT_CONFIG,
+    reward=build_reward,
+)
+main, parse = RECIPE.main, RECIPE.parse
 
 
 if __name__ == "__main__":

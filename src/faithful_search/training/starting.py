@@ -71,6 +71,14 @@ class RunArguments(EnvironmentArguments, JudgeArguments, StartArguments):
         check_least(self, eval_limit=0, eval_controls=0, generation_batch=1)
         check_shares(self, "stale")
 
+    def adjust(self, args: "SearchGRPOConfig") -> None:
+        """Adjust the trainer's settings to these.
+
+        Raises `ConfigError` for data that do not go together, see `refusing.check_data`, and for
+        settings of one that contradict those of the other.
+        """
+        check_data(self, args.counterfactual)
+
     def held_out(self) -> list[Task]:
         """The questions of the evaluations; none without `eval_limit`."""
         many, seed = self.eval_limit, self.eval_sample_seed
@@ -120,14 +128,14 @@ def parse_run(
     kind: type[RunArguments], argv: Sequence[str] | None, default: Path, config: str = GRPO
 ) -> Flags:
     """The flags of a training recipe, see `parse_recipe`; `config` names the trainer's settings. A
-    `ConfigError` also for data that do not go together, see `refusing.check_data`.
+    `ConfigError` also for settings that do not go together, see `RunArguments.adjust`.
     """
     trainers = []
     for place in (config, MODEL):
         module, _, name = place.rpartition(".")
         trainers.append(getattr(import_module(module), name))
     script, args, model_args = parse_recipe((kind, *trainers), argv, default)
-    check_data(script, args.counterfactual)
+    script.adjust(args)
     return script, args, model_args
 
 
