@@ -18,6 +18,7 @@ from .. import __version__
 from .asking import ask
 from .cheating import gauntlet
 from .controlling import controls
+from .looking_up import answerable
 from .measuring import agreement, audit, compare, convert, label, metrics
 from .options import Commands, debug
 from .pushing import merge, push
@@ -40,8 +41,8 @@ def cli() -> None:
 
 
 for command in (
-    *(agreement, ask, audit, compare, controls, convert, demo, evaluate, gauntlet, index),
-    *(label, merge, metrics, push, serve, serve_judge, serve_reward, train),
+    *(agreement, answerable, ask, audit, compare, controls, convert, demo, evaluate, gauntlet),
+    *(index, label, merge, metrics, push, serve, serve_judge, serve_reward, train),
 ):
     cli.add_command(command)
     # A command and its subcommands take --debug; the group above takes it in front of their names
