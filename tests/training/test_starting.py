@@ -14,6 +14,7 @@ import httpx2
 import psutil
 import pytest
 import torch
+from agent_rows import file_of
 from checkpoints import checkpoint
 from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import RepositoryNotFoundError
@@ -26,9 +27,16 @@ from faithful_search.errors import ConfigError, DataError
 from faithful_search.inference import loading
 from faithful_search.judges import distilled
 from faithful_search.recipes import pou
+from faithful_search.tasks import Task
 from faithful_search.training import arguments, starting
 from faithful_search.training.arguments import SearchGRPOConfig
-from faithful_search.training.starting import StartArguments, owned, parse_recipe
+from faithful_search.training.starting import (
+    RunArguments,
+    StartArguments,
+    owned,
+    parse_recipe,
+    warn_of_missing_gold,
+)
 
 
 def one_line(error) -> str:
@@ -289,3 +297,21 @@ def test_an_accelerator_keeps_its_bf16(processor, monkeypatch):
     arguments.prepare(told)
     assert told.use_cpu
     assert not told.bf16
+
+
+# --- questions that the corpus does not answer
+
+
+@pytest.mark.parametrize(("rows", "warnings"), [(2, 0), (1, 1)])
+def test_a_corpus_without_the_gold_passages_is_told(rows, warnings, tmp_path, caplog):
+    corpus = [{"id": title, "title": title, "text": "x"} for title in ("Arvon", "Belt")]
+    file = file_of(tmp_path / "corpus.jsonl", corpus[:rows])
+    script = RunArguments(questions="q.jsonl", corpus=str(file), triples="none")
+    tasks = [Task(title, "Who?", supporting_titles=(title,)) for title in ("Arvon", "Belt")]
+    warn_of_missing_gold(script, tasks)
+    assert len(caplog.records) == warnings
+
+
+def test_no_corpus_is_read_where_there_are_other_tools(tmp_path):
+    script = RunArguments(questions="q.jsonl", corpus="missing.jsonl", web_search="serper")
+    warn_of_missing_gold(script, [Task("q", "Who?", supporting_titles=("Arvon",))])

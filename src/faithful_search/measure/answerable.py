@@ -163,9 +163,10 @@ def gold_of(task: Task) -> dict[str, Gold]:
         {'Mount Bogong': (('title', 'mount bogong'),)}
     """
     gold: dict[str, Gold] = {}
-    for fact in task.meta.get("chain", ()):
+    for fact in _objects(task.meta.get("chain")):
         ids = [str(fact[kind]) for kind in ("passage", "triple") if fact.get(kind)]
-        gold[" or ".join(ids)] = tuple((_ID, id) for id in ids)
+        if ids:
+            gold[" or ".join(ids)] = tuple((_ID, id) for id in ids)
     if gold:
         return gold
     if task.supporting_ids:
@@ -206,7 +207,7 @@ def queries_of(task: Task, titles: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _sub_questions(task: Task) -> Iterator[str]:
-    steps = next((task.meta[name] for name in _DECOMPOSITIONS if task.meta.get(name)), [])
+    steps = [step for name in _DECOMPOSITIONS for step in _objects(task.meta.get(name))]
     answers = [str(step.get("answer", "")) for step in steps]
 
     def filled(reference: re.Match[str]) -> str:
@@ -216,6 +217,12 @@ def _sub_questions(task: Task) -> Iterator[str]:
     for step in steps:
         text = _REFERENCE.sub(filled, str(step.get("question", "")))
         yield " ".join(text.replace(">>", " ").split())
+
+
+def _objects(value: Any) -> list[Mapping[str, Any]]:
+    """The objects in a list, whatever a row holds in its place."""
+    entries = value if isinstance(value, list | tuple) else []
+    return [entry for entry in entries if isinstance(entry, Mapping)]
 
 
 def searching(corpus: str) -> Search:

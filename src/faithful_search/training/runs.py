@@ -42,7 +42,7 @@ from .changed_worlds import counterfactual_world, with_stale
 from .grpo import SearchGRPOTrainer
 from .policies import open_policy, save_policy
 from .ppo import SearchPPOTrainer
-from .starting import Flags, RunArguments, started
+from .starting import Flags, RunArguments, started, warn_of_missing_gold
 
 BEFORE = "evaluation_before.json"
 TRAINER_SETTINGS = (
@@ -75,6 +75,7 @@ def build_trainer(flags: Flags, toolbox: Toolbox, reward: Reward) -> SearchGRPOT
     if model in BUNDLED:  # read and written in no time
         disable_progress_bar()
     tasks = load_tasks(script.questions)
+    warn_of_missing_gold(script, tasks)
     if script.stale:
         tasks, changed = with_stale(
             tasks, counterfactual_world(script, tasks, args.seed), script.stale

@@ -3,6 +3,7 @@ threads and seed set.
 """
 
 import ctypes
+import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,9 +13,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import suites
 from ..errors import ConfigError, FaithfulSearchError
 from ..flags import check_least, check_shares, flag
 from ..judges.arguments import JudgeArguments
+from ..measure.answerable import gold_warning
 from ..measure.controls import QUESTIONS
 from ..measure.ledger import lock
 from ..rollout.arguments import EnvironmentArguments
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 REPORTERS = frozenset(
     ("tensorboard", "trackio", "wandb")
 )  # packages to log to that are extras of the same name
+logger = logging.getLogger(__name__)
 Flags = tuple[Any, "SearchGRPOConfig", "ModelConfig"]
 """A recipe's own, its trainer's and its model's."""
 
@@ -211,3 +215,23 @@ def owned(out: Path, resume: bool = True, overwrite: bool = False) -> Iterator[N
         lock(file, out, "run")
         check_unowned(out, resume, overwrite)
         yield
+
+
+def warn_of_missing_gold(script: RunArguments, tasks: Sequence[Task]) -> None:
+    """Log a warning where the corpus lacks the gold passages of many questions, and the policy has
+    no other tool to find them with; see `measure.answerable.gold_warning`.
+    """
+    from accelerate import PartialState
+
+    is_only_tool = script.given_tools == ["corpus"]
+    if suites.facts_are_known(script.questions) or not is_only_tool:
+        return
+    if not PartialState().is_main_process:
+        return
+    try:
+        warning = gold_warning(tasks, script.corpus_passages())
+    except ConfigError:  # a server's passages, which cannot be read
+        return
+    if warning:
+        command = f"faithful-search answerable {script.questions} --corpus {script.corpus}"
+        logger.warning("%s; which these are: %s", warning, command)
