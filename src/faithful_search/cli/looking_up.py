@@ -39,7 +39,7 @@ from .options import AT_LEAST_1, FOLDER, config, echo, exit_unfinished, say
 @click.option("--overwrite", is_flag=True, help="Delete earlier results in the folder.")
 @config
 def answerable(out: Path | None, overwrite: bool, **options: Any) -> None:
-    """Look whether QUESTIONS can be answered from a corpus, and why not.
+    """Look whether questions can be answered from a corpus.
 
     QUESTIONS are 'world', a file, or a dataset on the Hub. For each question it is looked whether
     its gold passages are in the corpus, and whether they and its answer are retrieved by the best

@@ -352,21 +352,21 @@ def _rows(
         if errors:
             failed[task.id] = str(errors[0])
             continue
-        found = [outcome for outcome in outcomes[start:end] if not isinstance(outcome, ToolError)]
-        rows.append(_row(task, queries[start:end], found, known))
+        results = [outcome for outcome in outcomes[start:end] if isinstance(outcome, list)]
+        rows.append(_row(task, queries[start:end], results, known))
     return rows
 
 
 def _row(
     task: Task,
     queries: Sequence[tuple[str, str]],
-    found: Sequence[list[Evidence]],
+    results: Sequence[list[Evidence]],
     known: Known | None,
 ) -> Row:
     gold = gold_of(task)
     closed = is_closed(task)
     searches = []
-    for (text, kind), passages in zip(queries, found, strict=True):
+    for (text, kind), passages in zip(queries, results, strict=True):
         answer = None
         if not closed:
             answer = _rank(holds_answer(passage, task.answers) for passage in passages)
@@ -409,14 +409,14 @@ def _is_complete(row: Row) -> bool:
 def _with_strings(rows: Sequence[Row], passages: Iterable[Evidence]) -> list[Row]:
     """The rows, with whether any passage holds their answer. Reads until all are found."""
     remaining = {row.id: row for row in rows}
-    found: set[str] = set()
+    held: set[str] = set()
     for passage in progress_bar(iterable=passages, desc="looking for answers", unit="passage"):
         for id in [id for id, row in remaining.items() if holds_answer(passage, row.answers)]:
-            found.add(id)
+            held.add(id)
             del remaining[id]
         if not remaining:
             break
-    return [msgspec.structs.replace(row, answer_in_corpus=row.id in found) for row in rows]
+    return [msgspec.structs.replace(row, answer_in_corpus=row.id in held) for row in rows]
 
 
 def holds_answer(passage: Evidence, answers: Sequence[str]) -> bool:
