@@ -51,7 +51,7 @@ LAYERS = (
     {"world"},
     {"counterfactual", "rewards"},
     {"rollout", "scoring"},
-    {"adapters"},
+    {"adapters", "agents"},
     {"training", "measure", "coldstart", "distil"},
     {"gauntlet"},
     {"analysis", "hub", "serving", "demo"},

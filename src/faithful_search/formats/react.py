@@ -131,6 +131,17 @@ def _asked(prompt: str) -> tuple[str, int]:
     return (questions[-1], len(questions) - 1) if questions else (before.strip(), 0)
 
 
+def turn(content: str) -> Messages:
+    """One message of an agent that writes ReAct, as messages with a thought, a call or an
+    observation each.
+
+    Example:
+        >>> turn("Thought: Where?\\nAction: search[Rome]")[1]["tool_calls"]
+        [{'name': 'search', 'arguments': {'query': 'Rome'}}]
+    """
+    return _messages(_agents_parts(content))
+
+
 def _acts(episode: list[_Part]) -> bool:
     """Whether this is ReAct at all. A line with `Answer:` alone is too common to tell."""
     names = {part.name for part in episode}

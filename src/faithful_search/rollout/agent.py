@@ -1,15 +1,30 @@
 """What an agent is: anything that answers tasks with trajectories."""
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+import msgspec
 
 from ..tasks import Task
 from ..trajectory import Trajectory
 from .episode import OnEnd, OnStep
 
 
+class Used(msgspec.Struct):
+    """What an episode cost: requests to the model, calls of tools, and tokens of all requests
+    (0 where a server does not count them).
+    """
+
+    requests: int = 0
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@runtime_checkable
 class Agent(Protocol):
-    """Answers tasks; a policy here (`Engine`), a served model (`ServedAgent`), or your own.
+    """Answers tasks; a policy here (`Engine`), a served model (`ServedAgent`), an agent that needs
+    no training (`faithful_search.agents`), or your own.
 
     Studies, evaluations and the command `ask` take any agent: what an agent is made of is its own
     business.

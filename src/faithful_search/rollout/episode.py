@@ -357,6 +357,18 @@ def copies(tasks: Iterable[Task]) -> Iterator[tuple[Task, str, int]]:
         yield task, f"{task.id}#{copy}" if copy else task.id, copy
 
 
+def sample_number(episode_id: str) -> int:
+    """How many episodes of its task came before, as `copies` wrote it into an episode's id: what is
+    added to the seed, so that no two sample alike.
+
+    Example:
+        >>> sample_number("nq-7#2"), sample_number("nq-7")
+        (2, 0)
+    """
+    _, mark, number = episode_id.rpartition("#")
+    return int(number) if mark and number.isdecimal() and number.isascii() else 0
+
+
 def issue_of_call(step: Step) -> Issue:
     """Why the call of this turn can neither be read nor repaired."""
     for issue in step.issues:

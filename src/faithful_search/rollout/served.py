@@ -21,8 +21,9 @@ from ..tools.toolbox import Session, Toolbox
 from ..trajectory import ToolCall, Trajectory
 from ..wire.background import map_concurrently
 from ..wire.llm import LLM, ChatReply, Endpoint, Messages, Stats, ToolRequest, Unanswered, with_key
+from .agent import Used
 from .environment import inner_text, template_fence
-from .episode import OnEnd, OnStep, copies, issue_of_call
+from .episode import OnEnd, OnStep, copies, issue_of_call, sample_number
 
 # The stop reason of an episode whose endpoint did not answer; `meta["why"]` says why
 FAILED = "failed"
@@ -48,6 +49,8 @@ class ServedAgent:
             messages of the chat.
         verify: the agent checks each answer, as with `Limits.verify`.
         key: the server's key, `""` for none; by default it is found as `EndpointJudge` finds it.
+        total_tokens: how many tokens the model may sample in an episode, as the server counts them;
+            `None` for no limit.
 
     Raises:
         ConfigError: for limits below 1, a URL that is not http(s) or holds a password, a dialect
@@ -74,11 +77,15 @@ class ServedAgent:
         dialect: str = "openai",
         verify: bool = False,
         key: str | None = None,
+        total_tokens: int | None = None,
     ) -> None:
-        if min(turns, max_tokens, concurrency) < 1 or timeout <= 0:
+        tokens = max_tokens if total_tokens is None else total_tokens
+        if min(turns, max_tokens, tokens, concurrency) < 1 or timeout <= 0:
             raise ConfigError(
-                "turns, max_tokens, concurrency and timeout of a served agent must be positive"
+                "turns, max_tokens, total_tokens, concurrency and timeout of a served agent must "
+                "be positive"
             )
+        self.total_tokens = total_tokens
         self.endpoint = Endpoint(url, model, key, timeout, 3 * timeout, concurrency=concurrency)
         self.toolbox = toolbox
         self.turns = turns
@@ -111,14 +118,12 @@ class ServedAgent:
         Raises `JudgeError` when asking is pointless: a wrong key, an unknown model, a server that
         is not there.
         """
-        copied_tasks = [
-            (msgspec.structs.replace(task, id=name), copy) for task, name, copy in copies(tasks)
-        ]
+        named = [msgspec.structs.replace(task, id=name) for task, name, _ in copies(tasks)]
         llm = LLM(with_key(self.endpoint), self.stats)
 
-        async def episode(copied: tuple[Task, int]) -> Trajectory:
-            task, copy = copied
-            ask = partial(llm.chat, body={**self._body, "seed": self._seed + copy})
+        async def episode(task: Task) -> Trajectory:
+            seed = self._seed + sample_number(task.id)
+            ask = partial(llm.chat, body={**self._body, "seed": seed})
             with closing(self.toolbox.session(task.edits)) as session:
                 trajectory = await self._episode(ask, task, session, on_step)
             if on_end is not None and trajectory.stop_reason != FAILED:
@@ -127,7 +132,7 @@ class ServedAgent:
 
         # All episodes at once: the endpoint's slots bound the requests, so that one may ask while
         # another's tools run.
-        return asyncio.run(map_concurrently(episode, copied_tasks, most=max(1, len(copied_tasks))))
+        return asyncio.run(map_concurrently(episode, named, most=max(1, len(named))))
 
     async def _episode(
         self,
@@ -140,7 +145,11 @@ class ServedAgent:
         take = self._take_calls if self._structured else self._take_text
         trajectory = Trajectory(question=task.question, dialect=self.dialect.name)
         reason, reported = "turn_limit", 0
+        used = Used()
         for _ in range(self.turns):
+            if self.total_tokens is not None and used.completion_tokens >= self.total_tokens:
+                reason = "token_limit"
+                break
             try:
                 reply = await ask(messages)
             except Unanswered as fault:
@@ -149,6 +158,9 @@ class ServedAgent:
                     trajectory, answer=None, meta={"why": str(fault)}
                 )
                 break
+            used.requests += 1
+            used.prompt_tokens += reply.prompt_tokens
+            used.completion_tokens += reply.completion_tokens
             goes_on = await take(reply, messages, session)
             trajectory = self._read(messages, task.question)
             for step in trajectory.steps[reported:] if on_step else ():
@@ -162,8 +174,13 @@ class ServedAgent:
                 ended = "turn_token_limit" if reply.cut else "no_action"
                 reason = "answered" if trajectory.answer is not None else ended
                 break
+        used.calls = sum(step.call is not None for step in trajectory.steps)
         return msgspec.structs.replace(
-            trajectory, id=task.id, answers=task.answers, stop_reason=reason
+            trajectory,
+            id=task.id,
+            answers=task.answers,
+            stop_reason=reason,
+            meta={**trajectory.meta, "used": msgspec.to_builtins(used)},
         )
 
     def _read(self, messages: Messages, question: str | None = None) -> Trajectory:

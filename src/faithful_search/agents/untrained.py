@@ -1,0 +1,130 @@
+"""The untrained agent: the model with the tools in a dialect of one's choice, as a trained policy
+is run.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from ..errors import ConfigError
+from ..inference.base import Sampling
+from ..rollout import Engine, Limits, ServedAgent
+from ..rollout.agent import Used
+from ..rollout.episode import OnEnd, OnStep
+from ..tasks import Task
+from ..tools.toolbox import Toolbox
+from ..trajectory import Trajectory
+from .base import AgentSettings
+from .models import ChatModel, PolicyModel, ServedModel
+
+_SERVED, _HERE = "openai", "search_r1"
+_TURNS = 10
+
+
+class Untrained:
+    """`ServedAgent` for an endpoint, `Engine` for a policy here.
+
+    Raises:
+        ConfigError: the model is neither, or the dialect cannot be served.
+    """
+
+    def __init__(self, model: ChatModel, toolbox: Toolbox, settings: AgentSettings) -> None:
+        self.name = "untrained"
+        self.model = model
+        self.settings = settings
+        self.turns = _TURNS if settings.turns is None else settings.turns
+        if isinstance(model, ServedModel):
+            self._agent: Any = self._served(model, toolbox)
+        elif isinstance(model, PolicyModel):
+            self._agent = self._here(model, toolbox)
+        else:
+            raise ConfigError(
+                f"the agent 'untrained' runs a ServedModel or a PolicyModel, not {type(model)}"
+            )
+        self.dialect = self._agent.dialect
+
+    @property
+    def toolbox(self) -> Toolbox:
+        toolbox: Toolbox = self._agent.toolbox
+        return toolbox
+
+    @property
+    def stats(self) -> Any:
+        """Counts of the model's requests and tokens."""
+        return self.model.stats
+
+    def run(
+        self, tasks: Iterable[Task], on_end: OnEnd = None, on_step: OnStep = None
+    ) -> list[Trajectory]:
+        """As `Agent.run`; each trajectory's `meta` is as that of the other agents."""
+
+        def ended(trajectory: Trajectory) -> None:
+            if on_end is not None:
+                on_end(self._with_meta(trajectory))
+
+        trajectories = self._agent.run(tasks, ended, on_step)
+        return [self._with_meta(trajectory) for trajectory in trajectories]
+
+    def _served(self, model: ServedModel, toolbox: Toolbox) -> ServedAgent:
+        settings, endpoint = self.settings, model.endpoint
+        agent = ServedAgent(
+            model.name,
+            endpoint.url,
+            toolbox,
+            turns=self.turns,
+            max_tokens=settings.max_tokens,
+            total_tokens=settings.total_tokens,
+            temperature=settings.temperature,
+            seed=settings.seed,
+            concurrency=endpoint.concurrency,
+            timeout=endpoint.timeout,
+            dialect=settings.dialect or _SERVED,
+            key=endpoint.key,
+        )
+        agent.stats = model.stats
+        return agent
+
+    def _here(self, model: PolicyModel, toolbox: Toolbox) -> Engine:
+        settings = self.settings
+        limits = Limits(
+            turns=self.turns, turn_tokens=settings.max_tokens, total_tokens=settings.total_tokens
+        )
+        return Engine(
+            model.generator,
+            toolbox,
+            settings.dialect or _HERE,
+            limits,
+            Sampling(temperature=settings.temperature),
+            settings.concurrency,
+        )
+
+    def _with_meta(self, trajectory: Trajectory) -> Trajectory:
+        meta = {
+            "agent": self.name,
+            "model": self.model.name,
+            "limits": {
+                "turns": self.turns,
+                "max_tokens": self.settings.max_tokens,
+                "total_tokens": self.settings.total_tokens,
+            },
+            **trajectory.meta,
+        }
+        if trajectory.tokens is not None:
+            meta["used"] = msgspec.to_builtins(_used(trajectory))
+        return msgspec.structs.replace(trajectory, meta=meta)
+
+
+def _used(trajectory: Trajectory) -> Used:
+    """What an episode of the engine cost, counted as an endpoint would: each turn reads all that
+    stands before it.
+    """
+    tokens = trajectory.tokens
+    assert tokens is not None
+    prompts = sum(len(tokens.prompt_ids) + start for start, _, _ in tokens.turns)
+    return Used(
+        requests=len(tokens.turns),
+        calls=sum(step.call is not None for step in trajectory.steps),
+        prompt_tokens=prompts,
+        completion_tokens=sum(tokens.mask),
+    )
