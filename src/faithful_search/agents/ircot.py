@@ -18,7 +18,7 @@ from .replies import answer_of, conclusion_of, thought_of
 
 _MOST_PASSAGES = 15
 """Passages that are shown at most, those that came first; as in the paper."""
-_SENTENCE = re.compile(r"\A.*?[.!?](?=\s|\Z)", re.DOTALL)
+_END = re.compile(r"[.!?](?=\s|\Z)")
 _ABBREVIATED = re.compile(r"(?:\b[A-Z]|\b(?:Mr|Mrs|Ms|Dr|St|Jr|Sr|vs|No))\.\Z")
 
 
@@ -60,11 +60,10 @@ def first_sentence(text: str) -> str:
         'J. Verne wrote it.'
     """
     line = text.strip().partition("\n")[0]
-    end = 0
-    while match := _SENTENCE.match(line, end):
-        end = match.end()
-        if not _ABBREVIATED.search(line[:end]):
-            return line[:end].strip()
+    for end in _END.finditer(line):
+        sentence = line[: end.end()]
+        if not _ABBREVIATED.search(sentence):
+            return sentence.strip()
     return line
 
 
