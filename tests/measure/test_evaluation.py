@@ -12,9 +12,10 @@ from stub_judges import Down
 
 from faithful_search.errors import DataError
 from faithful_search.measure.behaviour import (
+    ErrorCounts,
     error_counts,
     error_of,
-    error_table,
+    error_rows,
     normalized_entropy,
     tool_entropy,
 )
@@ -30,7 +31,7 @@ from faithful_search.measure.stats import (
 )
 from faithful_search.measure.suite import evaluate_policy, evaluate_rollouts
 from faithful_search.measure.writing import write_metrics
-from faithful_search.rewards import AnswerSupport, Citation
+from faithful_search.rewards import AnswerSupport, Citation, Correctness
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 # --- stats
@@ -212,25 +213,67 @@ def test_metrics_are_written_whole_or_not_at_all(tmp_path):
 # --- why episodes failed
 
 
-def test_the_table_of_errors_by_hand():
-    endings = [("Rome", "answered"), ("Rome", "answered_forced")]
-    endings += [("Lima", "answered"), ("Lima", "answered_forced"), ("Oslo", "answered")]
-    endings += [(None, "no_action"), (" ", "answered")]
-    endings += [(None, "turn_limit"), (None, "token_limit"), (None, "turn_token_limit")]
-    rollouts = [
-        Trajectory(answer=answer, stop_reason=reason, answers=("Rome",))
-        for answer, reason in endings
-    ]
-    kinds = [error_of(rollout) for rollout in rollouts]
+ENDINGS = [("Rome", "answered"), ("Rome", "answered_forced")]
+ENDINGS += [("Lima", "answered"), ("Lima", "answered_forced"), ("Oslo", "answered")]
+ENDINGS += [(None, "no_action"), (" ", "answered")]
+ENDINGS += [(None, "turn_limit"), (None, "token_limit"), (None, "turn_token_limit")]
+ENDED = [
+    Trajectory(answer=answer, stop_reason=reason, answers=("Rome",)) for answer, reason in ENDINGS
+]
+EXACT = Correctness("em")
+
+
+def test_why_an_episode_failed():
+    kinds = [error_of(rollout, EXACT.score(rollout).value) for rollout in ENDED]
     assert kinds == [None] * 2 + ["wrong answer"] * 3 + ["wrong formatting"] * 2 + ["limits"] * 3
-    counts = error_counts(rollouts)
-    assert counts == {
-        "wrong answer": 3,
-        "wrong formatting": 2,
-        "limits": 3,
-        "total": 8,
-        "episodes": 10,
+
+
+def test_an_answer_without_a_verdict_is_not_called_wrong():
+    assert error_of(ENDED[2], None) == "not judged"
+
+
+def test_errors_are_counted_by_the_metric_that_is_named():
+    rights = [1.0, 1.0, 1.0, None, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]  # the judge accepts Lima once
+    assert error_counts(ENDED, rights, "lm_accuracy") == ErrorCounts(
+        judged_by="lm_accuracy",
+        wrong_answer=1,
+        wrong_formatting=2,
+        limits=3,
+        not_judged=1,
+        episodes=10,
+    )
+
+
+def errors_of(rollouts, rewards):
+    questions = [str(number) for number in range(len(rollouts))]
+    return evaluate_rollouts(rollouts, questions, rewards, []).errors
+
+
+def test_the_table_of_errors_by_hand():
+    counts = {
+        "before": errors_of(ENDED, {"exact_match": EXACT}),
+        "after": errors_of(ENDED[:1], {"exact_match": EXACT}),
     }
-    table = error_table({"before": counts, "after": error_counts(rollouts[:1])}).splitlines()
-    assert table[2] == "| before | 3 (38%) | 2 (25%) | 3 (38%) | 8 | 10 |"
-    assert table[3] == "| after | 0 | 0 | 0 | 0 | 1 |"
+    assert error_rows(counts) == [
+        [
+            "why episodes failed",
+            "wrong answer (by exact_match)",
+            "wrong formatting",
+            "limits",
+            "not judged",
+            "of episodes",
+        ],
+        ["before", "3 (38%)", "2 (25%)", "3 (38%)", "0", "8 of 10"],
+        ["after", "0", "0", "0", "0", "0 of 1"],
+    ]
+
+
+def test_a_judge_says_what_is_wrong_where_there_is_one():
+    rewards = {"exact_match": EXACT, "lm_accuracy": Correctness("judge", judge=Down())}
+    errors = errors_of(ENDED, rewards)
+    assert errors.judged_by == "lm_accuracy"
+    assert errors.not_judged == 3
+
+
+def test_without_a_metric_of_answers_there_are_no_errors():
+    assert errors_of(ENDED, {"citation_validity": Citation()}) is None

@@ -7,15 +7,48 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from ..rewards import Correctness
 from ..rewards.citation_returned import is_report
 from ..trajectory import Step, Trajectory
 from .stats import Floats
 
-ERRORS = ("wrong answer", "wrong formatting", "limits")
-"""Why episodes fail (trajectory-level self-evaluation, table 2)."""
+WRONG_ANSWER, WRONG_FORMATTING, LIMITS, NOT_JUDGED = (
+    "wrong answer",
+    "wrong formatting",
+    "limits",
+    "not judged",
+)
+"""Why episodes fail (trajectory-level self-evaluation, table 2), and those of which nobody knows
+whether they failed.
+"""
+
+
+class ErrorCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many episodes failed, and why (trajectory-level self-evaluation, table 2).
+
+    Attributes:
+        judged_by: the metric that says whether an answer is right, such as `exact_match` or
+            `lm_accuracy`.
+        wrong_answer: answers that it finds wrong.
+        wrong_formatting: episodes that ended without an answer, though within their limits.
+        limits: episodes that were cut off by a limit.
+        not_judged: answers that it gave no verdict on: no gold answer, or the judge failed.
+        episodes: all episodes.
+    """
+
+    judged_by: str
+    wrong_answer: int = 0
+    wrong_formatting: int = 0
+    limits: int = 0
+    not_judged: int = 0
+    episodes: int = 0
+
+    @property
+    def total(self) -> int:
+        """The number of episodes that failed."""
+        return self.wrong_answer + self.wrong_formatting + self.limits
 
 
 def tool_counts(trajectories: Iterable[Trajectory]) -> Counter[str]:
@@ -87,39 +120,58 @@ def _judged(trajectory: Trajectory) -> list[tuple[Step, Step]]:
     ]
 
 
-def error_of(trajectory: Trajectory) -> str | None:
-    """Why the episode failed, one of `ERRORS`; `None` if its answer is an exact match.
+def error_of(trajectory: Trajectory, right: float | None) -> str | None:
+    """Why the episode failed, one of the four words above; `None` if its answer is right.
 
-    It needs gold answers: without them every answer counts as wrong. An episode that was cut off
-    failed by its limits, whatever it answered.
+    `right` is 1.0 for a right answer, and `None` where nothing says whether it is right. An episode
+    that was cut off failed by its limits, whatever it answered.
+
+    Example:
+        >>> error_of(Trajectory(answer="Oslo", stop_reason="answered"), 0.0)
+        'wrong answer'
+        >>> error_of(Trajectory(stop_reason="token_limit"), 0.0)
+        'limits'
     """
-    if Correctness().score(trajectory).value == 1.0:
+    if right == 1.0:
         return None
     # turn_limit, token_limit, turn_token_limit
     if (trajectory.stop_reason or "").endswith("_limit"):
-        return "limits"
-    return "wrong answer" if (trajectory.answer or "").strip() else "wrong formatting"
+        return LIMITS
+    if not (trajectory.answer or "").strip():
+        return WRONG_FORMATTING
+    return NOT_JUDGED if right is None else WRONG_ANSWER
 
 
-def error_counts(trajectories: Sequence[Trajectory]) -> dict[str, int]:
-    """The number of episodes that failed for each reason, of all that failed (`total`), and of all
-    (`episodes`).
+def error_counts(
+    trajectories: Sequence[Trajectory], rights: Sequence[float | None], judged_by: str
+) -> ErrorCounts:
+    """The number of episodes that failed for each reason. `rights` are the values of the metric
+    `judged_by`, one for each trajectory.
     """
-    errors = Counter(filter(None, map(error_of, trajectories)))
-    return {
-        **{kind: errors[kind] for kind in ERRORS},
-        "total": errors.total(),
-        "episodes": len(trajectories),
-    }
+    errors = Counter(map(error_of, trajectories, rights))
+    return ErrorCounts(
+        judged_by=judged_by,
+        wrong_answer=errors[WRONG_ANSWER],
+        wrong_formatting=errors[WRONG_FORMATTING],
+        limits=errors[LIMITS],
+        not_judged=errors[NOT_JUDGED],
+        episodes=len(trajectories),
+    )
 
 
-def error_table(counts: Mapping[str, Mapping[str, int]]) -> str:
-    """A Markdown table of the `error_counts` of several agents, with the share of each reason."""
-    lines = [f"| | {' | '.join(ERRORS)} | total | of episodes |", f"|{'---|' * (len(ERRORS) + 3)}"]
-    for agent, errors in counts.items():
-        total = errors["total"]
-        shares = [
-            f"{errors[kind]} ({errors[kind] / total:.0%})" if total else "0" for kind in ERRORS
-        ]
-        lines.append(f"| {agent} | {' | '.join(shares)} | {total} | {errors['episodes']} |")
-    return "\n".join(lines)
+def error_rows(counts: Mapping[str, ErrorCounts]) -> list[list[str]]:
+    """The cells of a table, header first: for each name the number of episodes that failed for each
+    reason, with its share of those that failed.
+    """
+    metrics = dict.fromkeys(errors.judged_by for errors in counts.values())
+    wrong = f"wrong answer (by {', '.join(metrics)})"
+    rows = [["why episodes failed", wrong, WRONG_FORMATTING, LIMITS, NOT_JUDGED, "of episodes"]]
+    for name, errors in counts.items():
+        reasons = (errors.wrong_answer, errors.wrong_formatting, errors.limits)
+        cells = [_with_share(number, errors.total) for number in reasons]
+        rows.append([name, *cells, str(errors.not_judged), f"{errors.total} of {errors.episodes}"])
+    return rows
+
+
+def _with_share(number: int, total: int) -> str:
+    return f"{number} ({number / total:.0%})" if number else "0"

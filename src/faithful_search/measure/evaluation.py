@@ -15,7 +15,7 @@ from ..rollout.episode import copies
 from ..tasks import Task
 from ..trajectory import Trajectory
 from . import stats
-from .behaviour import normalized_entropy
+from .behaviour import ErrorCounts, normalized_entropy
 from .ledger import Ledger
 from .stats import NOTHING, Estimate
 from .verdicts import AUROC, GAP, Seen, auroc, gap, verdict_columns
@@ -54,6 +54,9 @@ class Evaluation(Measured, msgspec.Struct, frozen=True):
         tool_calls: the numbers of calls by tool.
         verdicts: the verdicts of each rollout; empty if it is not known what its evidence states.
         made_by: the reward of each metric, with its knobs.
+        errors: why episodes failed; `None` where nothing says whether answers are right.
+        failed: the number of episodes that the agent's endpoint did not finish. They count nowhere
+            else.
         trajectories: the rollouts, with `scores` and `reasons` in their `meta`. They are not in the
             dictionary.
     """
@@ -64,6 +67,8 @@ class Evaluation(Measured, msgspec.Struct, frozen=True):
     tool_calls: dict[str, list[int]]
     verdicts: list[list[Seen]] = []
     made_by: dict[str, str] = {}
+    errors: ErrorCounts | None = None
+    failed: int = 0
     trajectories: list[Trajectory] = []
 
     def to_dict(self) -> dict[str, Any]:

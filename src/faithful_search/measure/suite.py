@@ -1,4 +1,4 @@
-"""Run a policy on a suite of questions and say how right and how faithful it was."""
+"""Run a policy, or any other agent, on questions and say how right and how faithful it was."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -20,13 +20,21 @@ from ..rewards import (
     Reward,
     Score,
 )
-from ..rollout import Engine
+from ..rollout import Agent, Engine
+from ..rollout.served import FAILED
 from ..tasks import Task
 from ..trajectory import Trajectory
 from ..world import chains_of
 from ..world.facts import FactsJudge
 from . import metrics
-from .behaviour import no_share, normalized_entropy, retry_share, tool_counts
+from .behaviour import (
+    ErrorCounts,
+    error_counts,
+    no_share,
+    normalized_entropy,
+    retry_share,
+    tool_counts,
+)
 from .controls import EM_UNREMEMBERED, QUESTIONS, control_tasks, control_values, unremembered
 from .evaluation import ENTROPY, Evaluation, run_episodes
 from .origins import Decorated
@@ -36,6 +44,10 @@ from .verdicts import GAP, Verdicts, verdict_rows
 from .workers import progress_bar
 
 NO, RETRY = "no_on_blank", "retry_on_blank"
+JUDGES_OF_ERRORS = ("lm_accuracy", "exact_match")
+"""The metrics that may say whether an answer is right, where episodes that failed are counted. The
+first one that was measured does.
+"""
 
 
 def default_rewards(
@@ -137,6 +149,58 @@ def evaluate_policy(
     )
 
 
+def evaluate_agent(
+    agent: Agent,
+    tasks: Sequence[Task],
+    rewards: Mapping[str, Reward],
+    tools: Sequence[str] = (),
+    controls: int = QUESTIONS,
+    folder: Path | None = None,
+) -> Evaluation:
+    """Run any agent on the tasks and measure its rollouts, as `evaluate_policy` does with a policy.
+
+    Nothing is known of an agent's probabilities, so that no reward may need the policy, and its
+    tools are not blanked. Episodes that the agent's endpoint did not finish count nowhere but in
+    `Evaluation.failed`.
+
+    Args:
+        agent: who answers.
+        tasks: one rollout for each.
+        rewards: by the names of their results, such as `default_rewards` gives.
+        tools: the names of the agent's tools. Without one there are no controls: no evidence can be
+            missing or changed.
+        controls: see `evaluate_policy`.
+        folder: keeps rollouts as they end. Those that it holds are not run again.
+
+    Raises `DataError` without a task.
+    """
+    if not tasks:
+        raise DataError("no questions to evaluate on")
+
+    def run(tasks: Sequence[Task], condition: str) -> list[Trajectory]:
+        file = None if folder is None else folder / f"{condition}.jsonl"
+        return run_episodes(agent, tasks, condition, file)
+
+    rollouts = run(tasks, "evaluating")
+    controlled = run(control_tasks(tasks, controls) if tools else (), "controls")
+    finished = []
+    questions = []
+    for task, rollout in zip(tasks, rollouts, strict=True):
+        if rollout.stop_reason != FAILED:
+            finished.append(rollout)
+            questions.append(task.id)
+    evaluation = evaluate_rollouts(
+        finished,
+        questions=questions,
+        rewards=rewards,
+        tools=tools,
+        controls=[rollout for rollout in controlled if rollout.stop_reason != FAILED],
+        unremembered=unremembered(tasks),
+    )
+    failed = [rollout for rollout in (*rollouts, *controlled) if rollout.stop_reason == FAILED]
+    return msgspec.structs.replace(evaluation, failed=len(failed))
+
+
 def run_suite(
     engine: Engine, tasks: Sequence[Task], controls: Sequence[Task], folder: Path | None = None
 ) -> tuple[list[Trajectory], list[Trajectory], list[Trajectory]]:
@@ -233,8 +297,19 @@ def evaluate_rollouts(
         tool_calls=tool_calls,
         verdicts=[score.parts["verdicts"] for score in seen],
         made_by={name: repr(reward) for name, reward in rewards.items()},
+        errors=_errors(trajectories, values),
         trajectories=scored,
     )
+
+
+def _errors(
+    trajectories: Sequence[Trajectory], values: Mapping[str, Sequence[float | None]]
+) -> ErrorCounts | None:
+    """Why episodes failed, by the first of `JUDGES_OF_ERRORS` that was measured."""
+    for metric in JUDGES_OF_ERRORS:
+        if metric in values:
+            return error_counts(trajectories, values[metric], metric)
+    return None
 
 
 def _ending(rollout: Trajectory) -> str:

@@ -1,134 +1,63 @@
 """Measure a policy on held-out questions: answers, format, citations, evidence sensitivity, tools.
 
-Two policies can be measured on the same questions and compared. While an evaluation runs, its
-rollouts are kept in `OUT/unfinished`, so that it can be resumed.
+Two policies can be measured on the same questions and compared, and one on all question sets of a
+suite. While an evaluation runs, its rollouts are kept in `OUT/unfinished`, so that it can be
+resumed; each set of a suite is an evaluation in a folder of its own, `OUT/SET`.
 """
 
+import json
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 
-from .. import dialects, suites
+from .. import suites
 from ..bundled import bundled_policy
-from ..errors import ConfigError
-from ..escape import printable
-from ..flags import check_least, flag
-from ..hub.models import BOUNDS, SEEN, trained_with, weights_of
-from ..inference.base import Sampling
+from ..errors import ConfigError, DataError
+from ..escape import as_line, printable
+from ..hub.models import weights_of
+from ..inference.base import Generator, Sampling
 from ..judges import Judge
 from ..judges.arguments import JudgeArguments
 from ..measure import report
-from ..measure.behaviour import tool_counts
-from ..measure.controls import QUESTIONS
+from ..measure.behaviour import error_rows, tool_counts
 from ..measure.evaluation import Evaluation, differences
 from ..measure.ledger import answers_kept, same_settings
 from ..measure.probes import Blanked
+from ..measure.sets import SuiteResults
 from ..measure.suite import default_rewards, evaluate_policy
 from ..measure.writing import results_folder, write_metrics
 from ..rollout import Engine
-from ..rollout.arguments import EnvironmentArguments
+from ..suites import QuestionSet, Suite
 from ..tasks import Task, load_tasks
-from ..training.refusing import check_dtype, check_files, check_folder, check_model, checked
+from ..training.refusing import check_files, check_folder, check_model, checked
 from ..training.starting import owned, parse_recipe, run_recipe
 from ..trajectory import write_jsonl
 from ..wire.cache import key_of
+from .evaluation_settings import (
+    EvaluationArguments,
+    as_trained,
+    check_script,
+    of_set,
+    within_the_same_bounds,
+)
 
 UNFINISHED = "unfinished"
 """The folder within --out for the rollouts of an evaluation that has not ended yet."""
-SETTINGS = "settings.json"
+SETTINGS, RESULTS = "settings.json", "metrics.json"
 FEW_VALID = 0.5
 """Below this share of rollouts with a valid format, the policy was probably trained in another
 dialect.
 """
 
 
-@dataclass
-class EvaluationArguments(EnvironmentArguments, JudgeArguments):
-    """Which policy is measured, on which questions, and who judges."""
-
-    # `as_trained` fills in those of the next ten flags that are left open
-    dialect: str | None = flag(  # type: ignore[assignment]
-        None, "Dialect of the policy. By default the one it was trained in, else pou."
-    )
-    observation_tokens: int | None = flag(  # type: ignore[assignment]
-        None,
-        "Maximum number of tokens in a tool response; 0 for no limit. By default as the policy was "
-        "trained.",
-    )
-    force_answer: bool | None = flag(  # type: ignore[assignment]
-        None, "Force an answer after the last turn. By default as the policy was trained."
-    )
-    verify: bool | None = flag(  # type: ignore[assignment]
-        None,
-        "Let the agent check its answers (dialect pokee). By default as the policy was trained.",
-    )
-    kept_responses: int | None = flag(  # type: ignore[assignment]
-        None,
-        "Number of the last tool responses that the policy sees; 0 for all. By default as it was "
-        "trained.",
-    )
-    turns: int | None = flag(  # type: ignore[assignment]
-        None,
-        "Maximum number of turns in an episode. By default as the policy was trained, else 10.",
-    )
-    turn_tokens: int | None = flag(  # type: ignore[assignment]
-        None, "Maximum number of tokens in a turn. By default as the policy was trained, else 256."
-    )
-    total_tokens: int | None = flag(
-        None,
-        "Maximum number of tokens in an episode after the prompt. By default as the policy was "
-        "trained, else 1024.",
-    )
-    search_top_k: int | None = flag(  # type: ignore[assignment]
-        None,
-        "Number of passages that a search returns. By default as the policy was trained, else 3.",
-    )
-    triples: str | None = flag(  # type: ignore[assignment]
-        None,
-        "Facts of the tool knowledge_graph: 'world', a file, 'wikidata' or 'none'. By default "
-        "'world' if the dialect has the tool.",
-    )
-    model: str = flag(
-        "tiny",
-        "Policy to measure: the directory or Hub id of a model or an adapter, or 'tiny' (bundled).",
-    )
-    compare_with: str | None = flag(
-        None, "Policy to compare --model with, on the same questions. By default none."
-    )
-    questions: str = flag(
-        "world", "Questions to ask: 'world' (bundled), a local file or a dataset on the Hub."
-    )
-    split: str = flag("validation", "Split of the questions to use.")
-    limit: int | None = flag(None, "Number of questions to ask. By default all.")
-    sample_seed: int | None = flag(
-        None, "Random seed for drawing the questions. By default the first ones are asked."
-    )
-    controls: int = flag(
-        QUESTIONS,
-        "Number of questions to ask again without their evidence, and in changed worlds.",
-    )
-    blank: str | None = flag(
-        None, "Text that replaces every title and text of the evidence. By default none does."
-    )
-    temperature: float = flag(0.0, "Sampling temperature. 0 is greedy.")
-    samples: int = flag(1, "Number of rollouts for each question.")
-    out: str = flag("outputs/evaluate", "Folder to write metrics.json and trajectories.jsonl to.")
-    resume: bool = flag(False, "Continue the evaluation that was interrupted in --out.")
-    overwrite: bool = flag(False, "Delete an earlier evaluation in --out.")
-    seed: int = flag(0, "Random seed of the sampling.")
-    dtype: str = flag("float32", "Data type of the weights.")
-    threads: int = flag(0, "Number of CPU threads. 0 takes as many as there are idle cores.")
-    trust_remote_code: bool = flag(False, "Allow a policy to run the Python code beside it.")
-
-
 def main(argv: Sequence[str] | None = None, recipe: str = "") -> dict[str, Any]:
     """Run the recipe with these arguments, by default those of the command line. Returns the
-    evaluations as JSON types, by policy.
+    evaluations as JSON types, by policy, or those of a suite by set.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     check(arguments)  # before torch is imported
@@ -136,12 +65,14 @@ def main(argv: Sequence[str] | None = None, recipe: str = "") -> dict[str, Any]:
 
     script = parse(arguments)
     out = Path(script.out)
-    with owned(out, resume=(out / UNFINISHED).exists(), overwrite=script.overwrite):
+    with owned(out, resume=may_go_on(script), overwrite=script.overwrite):
         script.threads = choose_threads(script.threads)
-        prepare(out / UNFINISHED, script)
-        results = compare(script)
-        shutil.rmtree(out / UNFINISHED)
-        return results
+        if script.suite is not None:
+            return measure_suite(script, load_suite(script))
+        prepare(script)
+        results = measure(script, script.load_judge(), {})
+        print(table_of(script, results))
+        return {name: evaluation.to_dict() for name, evaluation in results.items()}
 
 
 def check(argv: Sequence[str]) -> None:
@@ -152,17 +83,11 @@ def check(argv: Sequence[str]) -> None:
     check_files(questions=[script.questions], corpus=[script.corpus])
     check_model(script.model, script.dialect)
     check_model(script.compare_with, script.dialect, "compare_with")
-    is_unfinished = (Path(script.out) / UNFINISHED).exists()
-    check_folder(script.out, is_unfinished, script.overwrite)
+    if script.suite is not None:
+        for question_set in load_suite(script).sets:
+            of_set(script, question_set)
+    check_folder(script.out, may_go_on(script), script.overwrite)
     flags.announce()
-
-
-def check_script(script: EvaluationArguments) -> None:
-    """Raise `ConfigError` for settings that contradict each other."""
-    if script.compare_with == script.model:
-        raise ConfigError(f"--compare_with {script.model} is the policy itself: name another one")
-    check_least(script, limit=1, controls=0, samples=1, threads=0, generation_batch=1, seed=0)
-    check_dtype(script.dtype)
 
 
 def parse(argv: Sequence[str] | None = None) -> EvaluationArguments:
@@ -172,24 +97,48 @@ def parse(argv: Sequence[str] | None = None) -> EvaluationArguments:
     return script
 
 
-def prepare(folder: Path, script: EvaluationArguments) -> None:
-    """Make the folder of the rollouts ready: empty, or with those of the evaluation that is
-    resumed.
+def load_suite(script: EvaluationArguments) -> Suite:
+    """The suite that the flags name."""
+    return suites.load_suite(
+        cast(str, script.suite), None if script.data is None else Path(script.data)
+    )
+
+
+def may_go_on(script: EvaluationArguments) -> bool:
+    """Whether the evaluation in --out, if there is one, may be gone on with: `prepare` says what
+    that needs. One that has ended is only read again, and only a suite has sets that it may lack.
+    """
+    is_unfinished = (Path(script.out) / UNFINISHED).exists()
+    return is_unfinished or (script.suite is not None and script.resume)
+
+
+def prepare(script: EvaluationArguments) -> None:
+    """Make `OUT/unfinished` ready: empty, or with the rollouts of the evaluation that is resumed.
 
     Raises `ConfigError` when it holds rollouts, but the evaluation is not resumed, or they were
     made with other settings.
     """
+    out = Path(script.out)
+    folder = out / UNFINISHED
     # A run that failed before its first rollout leaves empty files
     has_rollouts = any(path.stat().st_size for path in folder.glob("*/*.jsonl"))
     if script.overwrite or not has_rollouts:
         shutil.rmtree(folder, ignore_errors=True)
     elif not script.resume:
         raise ConfigError(
-            f"{folder.parent} holds an evaluation that ended before its time: --resume goes on "
-            "with it, --overwrite starts anew"
+            f"{out} holds an evaluation that ended before its time: --resume goes on with it, "
+            "--overwrite starts anew"
         )
-    # The judge may change, since it is asked after the rollouts: another judge can score those of a
-    # run whose judge failed
+    settings = settings_of(script)
+    same_settings(folder / SETTINGS, settings["rollouts"], "--overwrite starts anew", "rollouts")
+    write_metrics(folder / SETTINGS, settings)
+
+
+def settings_of(script: EvaluationArguments) -> dict[str, dict[str, Any]]:
+    """The settings that an evaluation depends on: those of its `rollouts`, and of its `judge`, who
+    is asked after them. Another judge can score those of a run whose judge failed.
+    """
+    of_the_judge = {field.name for field in fields(JudgeArguments)}
     may_change = {
         "out",
         "resume",
@@ -197,17 +146,18 @@ def prepare(folder: Path, script: EvaluationArguments) -> None:
         "threads",
         "generation_batch",
         "trust_remote_code",
-        *(field.name for field in fields(JudgeArguments)),
+        *of_the_judge,
     }
     questions = [[task.id, task.question, task.answers] for task in tasks_of(script)]
     policies = [name for name in (script.model, script.compare_with) if name is not None]
-    settings = {
-        **{name: value for name, value in asdict(script).items() if name not in may_change},
-        "questions": key_of(tasks=questions)[:16],
-        "weights": [weights_of(name) for name in policies],
+    values = asdict(script)
+    rollouts = {name: value for name, value in values.items() if name not in may_change}
+    rollouts["questions"] = key_of(tasks=questions)[:16]
+    rollouts["weights"] = [weights_of(name) for name in policies]
+    return {
+        "rollouts": rollouts,
+        "judge": {name: values[name] for name in ("judge", "judge_model", "judge_url")},
     }
-    same_settings(folder / SETTINGS, settings, "--overwrite starts anew")
-    write_metrics(folder / SETTINGS, settings)
 
 
 def tasks_of(script: EvaluationArguments) -> list[Task]:
@@ -216,30 +166,114 @@ def tasks_of(script: EvaluationArguments) -> list[Task]:
     return [task for task in tasks for _ in range(script.samples)]
 
 
-def compare(script: EvaluationArguments) -> dict[str, Any]:
-    """Measure one policy or two; write the results to --out and print them."""
+def measure_suite(script: EvaluationArguments, suite: Suite) -> dict[str, Any]:
+    """Measure a policy on the question sets of a suite, one after the other. Write the results of
+    each to its folder, and those of all to `OUT/metrics.json`; print them.
+
+    Sets that are finished are read from their folders. A set whose questions cannot be read is left
+    out, which is said.
+    """
     out = Path(script.out)
+    started = out / UNFINISHED  # says that not all sets are measured
+    if started.exists() and not (script.resume or script.overwrite):
+        raise ConfigError(
+            f"{out} holds the evaluation of a suite that ended before its time: --resume goes on "
+            "with it, --overwrite starts anew"
+        )
+    if script.overwrite:
+        shutil.rmtree(started, ignore_errors=True)
+        for question_set in suite.sets:
+            if (out / question_set.name / SETTINGS).exists():
+                shutil.rmtree(out / question_set.name)
+    results_folder(started)
     judge = script.load_judge()
+    opened: dict[str, Generator] = {}
+    evaluations: dict[str, Evaluation] = {}
+    left_out = list(suite.left_out)
+    for question_set in suite.sets:
+        settings = replace(of_set(script, question_set), overwrite=False, resume=True)
+        try:
+            tasks_of(settings)
+        except DataError as error:
+            left_out.append(f"{question_set.name}: {error}")
+            print(f"left out: {as_line(left_out[-1])}", file=sys.stderr)
+            continue
+        evaluations[question_set.name] = measure_set(question_set, settings, judge, opened)
+    if not evaluations:
+        raise DataError(f"none of the question sets can be read: {'; '.join(left_out)}")
+    results = SuiteResults(evaluations, left_out, script.samples)
+    metrics = {"suite": suite.name, "about": suite.about, **results.to_dict()}
+    write_metrics(out / RESULTS, {**metrics, "script": asdict(script)})
+    shutil.rmtree(started)
+    print(f"{printable(suite.name)}: {script.model}\n\n{results}")
+    return metrics
+
+
+def measure_set(
+    question_set: QuestionSet,
+    script: EvaluationArguments,
+    judge: Judge | None,
+    opened: dict[str, Generator],
+) -> Evaluation:
+    """Measure a policy on one set of a suite, or read what was measured before."""
+    out = Path(script.out)
+    if (out / RESULTS).exists():
+        settings = settings_of(script)
+        for part in ("rollouts", "judge"):
+            same_settings(out / SETTINGS, settings[part], "--overwrite starts anew", part)
+        print(f"{question_set.name}: measured before, in {out}", flush=True)
+        metrics = json.loads((out / RESULTS).read_text(encoding="utf-8"))
+        return Evaluation.from_dict(metrics[script.model])
+    prepare(script)
+    questions = len(tasks_of(script))
+    print(f"{question_set.name}: {questions} questions, results in {out}", flush=True)
+    [evaluation] = measure(script, judge, opened).values()
+    return evaluation
+
+
+def measure(
+    script: EvaluationArguments, judge: Judge | None, opened: dict[str, Generator]
+) -> dict[str, Evaluation]:
+    """Measure one policy or two on the questions, and write the results to --out.
+
+    Returns the evaluations by policy, that of `script.model` last. `opened` holds the policies that
+    are loaded already, so that none is loaded for each set of a suite.
+    """
+    out = Path(script.out)
     names = [name for name in (script.compare_with, script.model) if name is not None]
     scripts = within_the_same_bounds({name: as_trained(script, name) for name in names})
-    evaluations = {name: evaluate(name, settings, judge) for name, settings in scripts.items()}
-    results = {name: evaluation.to_dict() for name, evaluation in evaluations.items()}
-    metrics: dict[str, Any] = dict(results)
+    evaluations = {}
+    for name, settings in scripts.items():
+        evaluations[name] = evaluate(name, settings, judge, opened)
+    metrics: dict[str, Any] = {name: run.to_dict() for name, run in evaluations.items()}
     policy = evaluations[script.model]
     write_rollouts(out / "trajectories.jsonl", policy)
-    if script.compare_with is None:
-        table = report.table(policy, None, (script.model, ""))
-    else:
+    if script.compare_with is not None:
         compared = evaluations[script.compare_with]
         write_rollouts(out / "trajectories_compared.jsonl", compared)
         metrics["differences"] = differences(compared, policy)
-        table = report.table(compared, policy, (script.compare_with, script.model))
     metrics["script"] = asdict(scripts[script.model])
-    write_metrics(out / "metrics.json", metrics)
-    print(table)
+    shutil.move(out / UNFINISHED / SETTINGS, out / SETTINGS)
+    write_metrics(out / RESULTS, metrics)
+    shutil.rmtree(out / UNFINISHED)
+    return evaluations
+
+
+def table_of(script: EvaluationArguments, evaluations: dict[str, Evaluation]) -> str:
+    """What is printed of one policy or two: their results, their errors, and their calls."""
+    policy = evaluations[script.model]
+    if script.compare_with is None:
+        results = report.table(policy, None, (script.model, ""))
+    else:
+        compared = evaluations[script.compare_with]
+        results = report.table(compared, policy, (script.compare_with, script.model))
+    parts = [results]
+    errors = {name: run.errors for name, run in evaluations.items() if run.errors is not None}
+    if errors:
+        parts.append(report.aligned(error_rows(errors)))
     for name, evaluation in evaluations.items():
-        print(f"\ncalls of {name}: {printable(_calls(evaluation))}")
-    return results
+        parts.append(f"calls of {name}: {printable(_calls(evaluation))}")
+    return "\n\n".join(parts)
 
 
 def write_rollouts(path: Path, evaluation: Evaluation) -> None:
@@ -250,12 +284,14 @@ def write_rollouts(path: Path, evaluation: Evaluation) -> None:
     write_jsonl(path, rollouts)
 
 
-def evaluate(name: str, script: EvaluationArguments, judge: Judge | None = None) -> Evaluation:
+def evaluate(
+    name: str,
+    script: EvaluationArguments,
+    judge: Judge | None = None,
+    opened: dict[str, Generator] | None = None,
+) -> Evaluation:
     """Measure one policy on the questions. `default_rewards` says what is measured."""
-    from transformers import AutoModelForCausalLM, set_seed
-
-    from ..inference.loading import open_model
-    from ..inference.transformers import TransformersGenerator
+    from transformers import set_seed
 
     subfolder = "policy" if name == script.model else "compared"
     folder = results_folder(Path(script.out) / UNFINISHED / subfolder)
@@ -265,16 +301,12 @@ def evaluate(name: str, script: EvaluationArguments, judge: Judge | None = None)
     # `as_trained` has filled in the flags that were left open
     dialect = cast(str, script.dialect)
     total_tokens = cast(int, script.total_tokens)
-    model, tokenizer = open_model(
-        AutoModelForCausalLM,
-        bundled_policy(name, dialect),
-        dtype=script.dtype,
-        trust_remote_code=script.trust_remote_code,
-    )
-    generator = TransformersGenerator(model, tokenizer, script.generation_batch)
+    generators = {} if opened is None else opened
+    if name not in generators:
+        generators[name] = open_generator(name, script)
     with script.toolbox() as toolbox:
         engine = Engine(
-            generator,
+            generators[name],
             Blanked(toolbox, script.blank) if script.blank else toolbox,
             dialect,
             script.limits(total_tokens),
@@ -308,41 +340,20 @@ def evaluate(name: str, script: EvaluationArguments, judge: Judge | None = None)
     return evaluation
 
 
-def as_trained(script: EvaluationArguments, policy: str) -> EvaluationArguments:
-    """The flags with values for those that were left open: the policy's own from its training where
-    they are known, else the usual ones.
+def open_generator(name: str, script: EvaluationArguments) -> Generator:
+    """The policy of this name, loaded."""
+    from transformers import AutoModelForCausalLM
 
-    With another dialect than the policy's own, none of its own values is used.
-    """
-    names = (*SEEN, *BOUNDS)
-    trained = trained_with(bundled_policy(policy, script.dialect or "pou"), names)
-    if script.dialect not in (None, trained.get("dialect")):
-        trained = {}
-    usual = {field.name: field.default for field in fields(EnvironmentArguments)}
-    usual["total_tokens"] = 1024
-    settings = {}
-    unusual = []
-    for name in names:
-        if getattr(script, name) is not None:
-            continue
-        settings[name] = trained.get(name, usual[name])
-        if name in trained and trained[name] != usual[name]:
-            unusual.append(f"--{name} {trained[name]}")
-    if unusual:
-        print(f"as {policy} was trained: {', '.join(unusual)}")
-    script = replace(script, **settings)
-    if script.triples:
-        return script
-    searches_only = dialects.load(cast(str, script.dialect)).search_tool is not None
-    return replace(script, triples="none" if searches_only else "world")
+    from ..inference.loading import open_model
+    from ..inference.transformers import TransformersGenerator
 
-
-def within_the_same_bounds(
-    scripts: dict[str, EvaluationArguments],
-) -> dict[str, EvaluationArguments]:
-    """The flags of policies that are compared, with the same limits: the larger one of each."""
-    widest = {name: max(getattr(script, name) for script in scripts.values()) for name in BOUNDS}
-    return {policy: replace(script, **widest) for policy, script in scripts.items()}
+    model, tokenizer = open_model(
+        AutoModelForCausalLM,
+        bundled_policy(name, cast(str, script.dialect)),
+        dtype=script.dtype,
+        trust_remote_code=script.trust_remote_code,
+    )
+    return TransformersGenerator(model, tokenizer, script.generation_batch)
 
 
 def _calls(evaluation: Evaluation) -> str:

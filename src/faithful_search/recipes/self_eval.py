@@ -6,7 +6,6 @@ The policy is its own judge, so that it must have learnt to score first: see
 and TRL's `ModelConfig` may stand in the YAML file or on the command line, which wins.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +13,10 @@ from .. import suites
 from ..analysis.figures import self_preference
 from ..bundled import shipped
 from ..flags import check_choices, flag
-from ..measure.behaviour import error_counts, error_table
+from ..measure.behaviour import error_rows
 from ..measure.evaluation import Record
+from ..measure.report import aligned
+from ..measure.writing import write_metrics
 from ..rewards import (
     Correctness,
     Mix,
@@ -95,13 +96,10 @@ def show_failures(record: Record) -> None:
     """
     out = Path(record.folder)
     runs = {"before": record.before, "after": record.after}
-    counts = {
-        when: error_counts(run.trajectories)
-        for when, run in runs.items()
-        if run and run.trajectories
-    }
-    (out / "errors.json").write_text(json.dumps(counts, indent=1), encoding="utf-8")
-    print(f"\nwhy episodes failed:\n{error_table(counts)}")
+    counts = {when: run.errors for when, run in runs.items() if run and run.errors}
+    write_metrics(out / "errors.json", counts)
+    if counts:
+        print(f"\n{aligned(error_rows(counts))}")
     if any("self_gap" in row for row in record.history):
         self_preference(record.history, out / "self_preference.png")
 

@@ -1,0 +1,207 @@
+"""The flags of `faithful-search eval`: who is measured, on which questions, and who judges; and
+those flags for one policy, and for one question set of a suite.
+"""
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import cast
+
+from .. import dialects, suites
+from ..bundled import bundled_policy
+from ..errors import ConfigError
+from ..flags import check_least, flag, refuse_unread
+from ..hub.models import BOUNDS, SEEN, trained_with
+from ..judges.arguments import JudgeArguments
+from ..measure.controls import QUESTIONS
+from ..rollout.arguments import EnvironmentArguments
+from ..suites import QuestionSet
+from ..suites.reading import DATA_FOLDER
+from ..training.refusing import check_dtype
+
+
+@dataclass
+class EvaluationArguments(EnvironmentArguments, JudgeArguments):
+    """Which policy is measured, on which questions, and who judges."""
+
+    # `as_trained` fills in those of the next ten flags that are left open
+    dialect: str | None = flag(  # type: ignore[assignment]
+        None, "Dialect of the policy. By default the one it was trained in, else pou."
+    )
+    observation_tokens: int | None = flag(  # type: ignore[assignment]
+        None,
+        "Maximum number of tokens in a tool response; 0 for no limit. By default as the policy was "
+        "trained.",
+    )
+    force_answer: bool | None = flag(  # type: ignore[assignment]
+        None, "Force an answer after the last turn. By default as the policy was trained."
+    )
+    verify: bool | None = flag(  # type: ignore[assignment]
+        None,
+        "Let the agent check its answers (dialect pokee). By default as the policy was trained.",
+    )
+    kept_responses: int | None = flag(  # type: ignore[assignment]
+        None,
+        "Number of the last tool responses that the policy sees; 0 for all. By default as it was "
+        "trained.",
+    )
+    turns: int | None = flag(  # type: ignore[assignment]
+        None,
+        "Maximum number of turns in an episode. By default as the policy was trained, else 10.",
+    )
+    turn_tokens: int | None = flag(  # type: ignore[assignment]
+        None, "Maximum number of tokens in a turn. By default as the policy was trained, else 256."
+    )
+    total_tokens: int | None = flag(
+        None,
+        "Maximum number of tokens in an episode after the prompt. By default as the policy was "
+        "trained, else 1024.",
+    )
+    search_top_k: int | None = flag(  # type: ignore[assignment]
+        None,
+        "Number of passages that a search returns. By default as the policy was trained, else 3.",
+    )
+    triples: str | None = flag(  # type: ignore[assignment]
+        None,
+        "Facts of the tool knowledge_graph: 'world', a file, 'wikidata' or 'none'. By default "
+        "'world' if the dialect has the tool.",
+    )
+    model: str = flag(
+        "tiny",
+        "Policy to measure: the directory or Hub id of a model or an adapter, or 'tiny' (bundled).",
+    )
+    compare_with: str | None = flag(
+        None, "Policy to compare --model with, on the same questions. By default none."
+    )
+    suite: str | None = flag(
+        None,
+        f"Suite of question sets to measure, each in a folder of its own in --out: "
+        f"{', '.join(suites.suite_names())}, or a YAML file. By default --questions are asked.",
+    )
+    data: str | None = flag(
+        None,
+        "Folder of the suite's data sets. By default the one that the environment variable "
+        f"{DATA_FOLDER} names, else data.",
+    )
+    questions: str = flag(
+        "world", "Questions to ask: 'world' (bundled), a local file or a dataset on the Hub."
+    )
+    split: str = flag("validation", "Split of the questions to use.")
+    limit: int | None = flag(
+        None, "Number of questions to ask, of a suite's sets of each at most. By default all."
+    )
+    sample_seed: int | None = flag(
+        None, "Random seed for drawing the questions. By default the first ones are asked."
+    )
+    controls: int = flag(
+        QUESTIONS,
+        "Number of questions to ask again without their evidence, and in changed worlds.",
+    )
+    blank: str | None = flag(
+        None, "Text that replaces every title and text of the evidence. By default none does."
+    )
+    temperature: float = flag(0.0, "Sampling temperature. 0 is greedy.")
+    samples: int = flag(1, "Number of rollouts for each question.")
+    out: str = flag("outputs/evaluate", "Folder to write metrics.json and trajectories.jsonl to.")
+    resume: bool = flag(False, "Continue the evaluation that was interrupted in --out.")
+    overwrite: bool = flag(False, "Delete an earlier evaluation in --out.")
+    seed: int = flag(0, "Random seed of the sampling.")
+    dtype: str = flag("float32", "Data type of the weights.")
+    threads: int = flag(0, "Number of CPU threads. 0 takes as many as there are idle cores.")
+    trust_remote_code: bool = flag(False, "Allow a policy to run the Python code beside it.")
+
+
+def check_script(script: EvaluationArguments) -> None:
+    """Raise `ConfigError` for settings that contradict each other."""
+    if script.compare_with == script.model:
+        raise ConfigError(f"--compare_with {script.model} is the policy itself: name another one")
+    check_least(script, limit=1, controls=0, samples=1, threads=0, generation_batch=1, seed=0)
+    check_dtype(script.dtype)
+    if script.suite is None:
+        refuse_unread(script, script.suite, ("data",), "--suite")
+        return
+    if script.compare_with is not None:
+        raise ConfigError(
+            "--compare_with measures two policies on one set of questions: measure each on the "
+            "suite, and then faithful-search compare the two folders"
+        )
+    own = ("questions", "split", "sample_seed")
+    defaults = {field.name: field.default for field in fields(EvaluationArguments)}
+    chosen = [f"--{name}" for name in own if getattr(script, name) != defaults[name]]
+    if chosen:
+        raise ConfigError(f"{', '.join(chosen)}: --suite says which questions; leave one out")
+
+
+def of_set(script: EvaluationArguments, question_set: QuestionSet) -> EvaluationArguments:
+    """The flags for one question set of the suite: its questions, its corpus, and a folder of its
+    own in `--out`.
+
+    Raises `ConfigError` for a set whose name is no name of a folder, and for one whose questions
+    are not the bundled world's where no other corpus is given.
+    """
+    name = question_set.name
+    if Path(name).name != name:
+        raise ConfigError(f"the question set {name!r} is called as no folder can be: rename it")
+    limits = [limit for limit in (script.limit, question_set.limit) if limit is not None]
+    corpus = question_set.corpus or script.corpus
+    world = suites.of("world")
+    is_of_the_world = suites.of(question_set.source) is world
+    if suites.of(corpus) is world and not is_of_the_world:
+        # The default corpus, from which no question of this set can be answered
+        if not set(script.given_tools) - {"corpus", "triples"}:
+            raise ConfigError(
+                f"{name}: the suite names no corpus for these questions: give --corpus, or tools "
+                "that search the web"
+            )
+        corpus = "none"
+    triples = script.triples
+    if triples is None and not is_of_the_world:
+        triples = "none"
+    return replace(
+        script,
+        suite=None,
+        data=None,
+        questions=question_set.source,
+        split=question_set.split,
+        limit=min(limits, default=None),
+        sample_seed=question_set.seed,
+        corpus=corpus,
+        triples=triples,
+        out=str(Path(script.out) / name),
+    )
+
+
+def as_trained(script: EvaluationArguments, policy: str) -> EvaluationArguments:
+    """The flags with values for those that were left open: the policy's own from its training where
+    they are known, else the usual ones.
+
+    With another dialect than the policy's own, none of its own values is used.
+    """
+    names = (*SEEN, *BOUNDS)
+    trained = trained_with(bundled_policy(policy, script.dialect or "pou"), names)
+    if script.dialect not in (None, trained.get("dialect")):
+        trained = {}
+    usual = {field.name: field.default for field in fields(EnvironmentArguments)}
+    usual["total_tokens"] = 1024
+    settings = {}
+    unusual = []
+    for name in names:
+        if getattr(script, name) is not None:
+            continue
+        settings[name] = trained.get(name, usual[name])
+        if name in trained and trained[name] != usual[name]:
+            unusual.append(f"--{name} {trained[name]}")
+    if unusual:
+        print(f"as {policy} was trained: {', '.join(unusual)}")
+    script = replace(script, **settings)
+    if script.triples:
+        return script
+    searches_only = dialects.load(cast(str, script.dialect)).search_tool is not None
+    return replace(script, triples="none" if searches_only else "world")
+
+
+def within_the_same_bounds(
+    scripts: dict[str, EvaluationArguments],
+) -> dict[str, EvaluationArguments]:
+    """The flags of policies that are compared, with the same limits: the larger one of each."""
+    widest = {name: max(getattr(script, name) for script in scripts.values()) for name in BOUNDS}
+    return {policy: replace(script, **widest) for policy, script in scripts.items()}
