@@ -202,7 +202,7 @@ def test_memory_is_bounded_and_the_first_make_room(tmp_path):
         True,
     ]
     assert cache.get("huge") == bytes(100_000)
-    assert cache._held <= 100_000
+    assert cache._recent_bytes <= 100_000
     nothing = Cache(cache.path, memory=0)
     assert nothing.get("3") == bytes(9_000)
     assert nothing.recent("3") is None
@@ -343,7 +343,7 @@ def test_hits_in_memory_grow_old_like_others(tmp_path):
     assert cache.recent("a") is None
     assert cache.get("a") is None
     cache.put("a", b"two")
-    assert cache._held == len("a") + len(b"two") + 400
+    assert cache._recent_bytes == len("a") + len(b"two") + 400
     assert Cache(cache.path).get("a") == b"two"
 
 

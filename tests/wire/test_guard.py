@@ -278,7 +278,7 @@ def test_the_next_of_a_few_addresses_is_tried_where_one_is_dead(site):
 
 
 def test_an_address_that_never_answers_does_not_use_up_the_time(site, monkeypatch):
-    monkeypatch.setattr(guard_module, "_FIRST_ADDRESSES", 0.2)
+    monkeypatch.setattr(guard_module, "_FIRST_ADDRESSES_TIMEOUT", 0.2)
     deaf = socket.create_server(("127.0.0.2", site.port), backlog=0)
     queued = [socket.socket() for _ in range(4)]
     for each in queued:

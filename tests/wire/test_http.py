@@ -510,7 +510,7 @@ def test_many_loops_and_threads(site):
         replies = [*threads.map(lambda _: ask(http, *[site.url("/article")] * 5), range(6))]
     assert [reply.status for five in replies for reply in five] == [200] * 30
     ask(http, site.url("/article"))
-    assert len(http._clients._known) <= 2
+    assert len(http._clients._open) <= 2
 
 
 def test_connections_are_closed_with_their_loop_or_their_client(site, recwarn):

@@ -18,10 +18,11 @@ from ..errors import ConfigError, kind_of
 
 T = TypeVar("T")
 Item = TypeVar("Item")
-_MOST = 1024  # threads of one executor, those included that hang for ever
+_MAX_THREADS = 1024  # of one executor, those included that hang for ever
+# The results that some caller of `once` is computing at this moment, by name
 _flights: dict[Hashable, Future[Any]] = {}
 if hasattr(os, "register_at_fork"):
-    # in a forked child no thread does the work that its parent had begun
+    # A forked child has none of its parent's threads: it would wait for ever for their results.
     os.register_at_fork(after_in_child=_flights.clear)
 
 
@@ -29,13 +30,20 @@ class DaemonThreads(ThreadPoolExecutor):
     """An executor of daemon threads: a call that never returns holds up neither other calls nor the
     program's end.
 
-    Python's own, from which it is derived because event loops accept no other, never starts its
-    threads.
+    It derives from Python's own executor because event loops accept no other. Of that one only the
+    interface is used: its threads are not daemons, and none of them is ever started.
+
+    Args:
+        most: threads at once. With all of them busy, a call waits for the first that is free.
     """
 
-    def __init__(self, most: int = _MOST) -> None:
-        super().__init__(1)
-        self._most, self._count, self._idle, self._ended = most, 0, 0, False
+    def __init__(self, most: int = _MAX_THREADS) -> None:
+        super().__init__(max_workers=1)
+        self._most = most
+        self._count = 0  # threads that were started
+        self._idle = 0  # threads that wait, and have no job on its way to them
+        self._ended = False
+        # A call and the future of its result; `None` ends the thread that gets it
         self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = (
             queue.SimpleQueue()
         )
@@ -57,7 +65,7 @@ class DaemonThreads(ThreadPoolExecutor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Let the threads end when they have done what they were given; never waits."""
+        """Take no more calls, and end each thread when the queue is empty; never waits."""
         with self._guard:
             self._ended = True
             for _ in range(self._count):
@@ -65,10 +73,11 @@ class DaemonThreads(ThreadPoolExecutor):
 
     def _serve(self) -> None:
         while True:
-            with (
-                self._guard
-            ):  # a thread counts as idle for one job only, or a job would wait for one that hangs
-                self._idle += self._jobs.empty()
+            with self._guard:
+                # Not idle where a job waits already: `submit` would count on this thread for a
+                # second one, which would wait for ever if the first hangs.
+                if self._jobs.empty():
+                    self._idle += 1
             job = self._jobs.get()
             if job is None:
                 return
@@ -76,47 +85,51 @@ class DaemonThreads(ThreadPoolExecutor):
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(call())
-                except (
-                    StopIteration
-                ) as error:  # no event loop takes it: whoever awaits the call would wait for ever
+                except StopIteration as error:
+                    # asyncio refuses this one: whoever awaits the call would wait for ever.
                     future.set_exception(RuntimeError(f"the call raised {kind_of(error)}"))
                 except BaseException as error:
                     future.set_exception(error)
-            del job, future, call  # keeps nothing alive while it waits
+            del job, future, call  # a thread that waits must not keep them alive
 
 
 class Background:
     """Runs coroutines on an event loop in a daemon thread, for synchronous callers.
 
     The loop is started with the first `run`, and anew in a forked child, after `stop`, and after
-    something blocked it. It ends with its owner. `threads` is how many `asyncio.to_thread` calls
-    may run at once on it. Thread-safe.
+    something blocked it. It ends when this object is collected. Thread-safe.
+
+    Args:
+        threads: how many `asyncio.to_thread` calls may run on the loop at once.
     """
 
-    def __init__(self, threads: int = _MOST) -> None:
+    def __init__(self, threads: int = _MAX_THREADS) -> None:
         self._threads = threads
         self._start_fresh()
 
     def _start_fresh(self) -> None:
-        self._pid, self._lock = os.getpid(), threading.Lock()
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
         self._loop: _Loop | None = None
 
     def run(self, work: Coroutine[Any, Any, T], patience: float = 60.0) -> T:
-        """The result of `work`, however long it takes, as long as the loop shows a sign of life
-        every `patience` s.
+        """The result of `work`, however long it takes.
 
-        Raises `TimeoutError` when something blocks the loop or has cancelled all that runs on it,
-        or it has ended. The next call then starts another.
+        Every `patience` seconds the loop is asked for a sign of life.
+
+        Raises:
+            TimeoutError: something blocks the loop, has cancelled all that runs on it, or has ended
+                it. The next call starts another loop.
+            ConfigError: the call comes from the loop itself, which cannot wait for itself.
         """
-        if (
-            self._pid != os.getpid()
-        ):  # a forked child has no such thread, and the lock may be held for ever
+        if self._pid != os.getpid():
+            # A forked child has no such thread, and its copy of the lock may be held for ever.
             self._start_fresh()
         with self._lock:
             if self._loop is None or not self._loop.usable:
                 self._loop = _Loop(self._threads)
-                # what the owner had open on the loop is collected with it, and closes on the loop
-                # in the next moments
+                # Connections of the owner are collected with it; they need the loop for another
+                # moment, to close.
                 weakref.finalize(self, self._loop.stop, after=0.1)
             loop = self._loop
         if threading.current_thread() is loop.thread:
@@ -131,14 +144,14 @@ class Background:
                     raise TimeoutError("something has blocked the event loop, or it has ended")
             return future.result()
         except concurrent.futures.CancelledError as error:
-            loop.responds()
+            loop.responds()  # leaves the loop behind if it is what ended
             raise TimeoutError("something has cancelled what runs on the event loop") from error
         finally:
             future.cancel()
 
     def stop(self) -> None:
-        """Cancel what runs and end the thread; after a second a stuck one is left behind, being a
-        daemon.
+        """Cancel what runs and end the thread. One that is stuck is left behind after a second: a
+        daemon holds up no program.
         """
         loop = self._loop
         if loop is not None:
@@ -151,28 +164,28 @@ class Background:
 
 
 class _Loop:
-    """A daemon thread with a running event loop; knows nothing of its owner, so that the owner can
-    be collected.
+    """A daemon thread with a running event loop.
+
+    It holds no reference to its `Background`: the thread would keep it from being collected.
     """
 
     def __init__(self, threads: int) -> None:
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self.loop = self._runner.get_loop()
         self.loop.set_default_executor(DaemonThreads(threads))
-        self._stopping = self._ended = False
+        self._stopping = False  # it was asked to end
+        self._ended = False  # `_serve` runs the loop no more
         self.thread = threading.Thread(target=self._serve, name="faithful-search-loop", daemon=True)
         self.thread.start()
 
     @property
     def usable(self) -> bool:
-        return (
-            not self._stopping and self.thread.is_alive()
-        )  # in a forked child no thread of its parent is
+        return not self._stopping and self.thread.is_alive()
 
     def responds(self) -> bool:
-        """Whether it shows a sign of life; else it is left behind."""
+        """Whether the loop runs a callback within a second; one that does not is stopped."""
         answered = threading.Event()
-        with suppress(RuntimeError):  # it was closed
+        with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(answered.set)
             if not answered.wait(1.0):
                 self.stop()
@@ -185,37 +198,39 @@ class _Loop:
 
     def _end(self) -> None:
         self._ended = True
-        # asyncio would complain about a task that ends badly when it is cancelled
+        # asyncio would print a warning for a task that fails while it is cancelled.
         self.loop.set_exception_handler(lambda loop, context: None)
         self.loop.stop()
 
     def _serve(self) -> None:
-        # what is raised is a task's or callback's own: signals go to the main thread, and the
-        # others' work goes on
+        # Signals go to the main thread: these two were raised by a task, whose caller gets them.
+        # The other tasks go on.
         while not self._ended:
             with suppress(KeyboardInterrupt, SystemExit):
                 self.loop.run_forever()
         with suppress(BaseException):
-            self._runner.close()  # cancels what still runs, and ends what is open
+            self._runner.close()  # cancels the tasks, and closes generators such as `_keep`
 
 
 async def map_concurrently(
     work: Callable[[Item], Coroutine[Any, Any, T]], items: Iterable[Item], most: int
 ) -> list[T]:
-    """The results of `work` in the items' order, at most `most` at a time; the first failure ends
-    the others.
-    """
-    gate = asyncio.Semaphore(most)
+    """The results of `work` in the items' order, at most `most` at a time.
 
-    async def gated(item: Item) -> T:
-        async with gate:
+    The first failure cancels the others, and is raised itself rather than in a group.
+    """
+    slots = asyncio.Semaphore(most)
+
+    async def in_a_slot(item: Item) -> T:
+        async with slots:
             return await work(item)
 
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(gated(item)) for item in items]
-    except BaseExceptionGroup as failed:
-        raise failed.exceptions[0] from failed.exceptions[0].__cause__
+            tasks = [group.create_task(in_a_slot(item)) for item in items]
+    except BaseExceptionGroup as failures:
+        first = failures.exceptions[0]
+        raise first from first.__cause__
     return [task.result() for task in tasks]
 
 
@@ -229,18 +244,20 @@ async def once(
     """The result of `work`, and whether another caller in this process computed it under the same
     name.
 
-    Concurrent callers share the result or the exception. When the caller who computes is cancelled,
-    one of the others takes over; one that has waited `wait` seconds does the work itself, because
-    the other's event loop may be blocked.
+    Concurrent callers, on whatever threads and loops, share the result or the exception. When the
+    caller who computes is cancelled, one of the others takes over. One that has waited `wait`
+    seconds does the work itself, because the other's event loop may be blocked.
     """
     future: Future[T] = Future()
-    future.set_running_or_notify_cancel()  # so that a caller who stops waiting does not cancel it
-    while (
-        flight := _flights.setdefault(name, future)
-    ) is not future:  # one atomic step, so it needs no lock
+    # A future that runs cannot be cancelled: a caller who stops waiting must not stop the others.
+    future.set_running_or_notify_cancel()
+    while True:
+        flight = _flights.setdefault(name, future)  # one atomic step, so it needs no lock
+        if flight is future:
+            break
         try:
             async with asyncio.timeout(wait) as limit:
-                with suppress(_Cancelled):
+                with suppress(_Cancelled):  # and look whether another has taken over
                     return await asyncio.wrap_future(flight), True
         except TimeoutError:
             if not limit.expired():  # the work itself raised it
@@ -249,7 +266,7 @@ async def once(
     try:
         result = await work()
     except BaseException as error:
-        # forgotten first: a caller that is woken by a cancellation looks for the flight again
+        # Removed first: a caller that `_Cancelled` wakes looks for the flight again.
         _flights.pop(name, None)
         future.set_exception(_Cancelled() if isinstance(error, asyncio.CancelledError) else error)
         raise
@@ -259,32 +276,40 @@ async def once(
 
 
 class PerLoop(Generic[T]):
-    """One resource for each event loop, such as a connection pool; `close` closes it when its loop
-    shuts down, or when nothing holds this object any more.
+    """One resource for each event loop, such as a connection pool.
+
+    Args:
+        close: closes a resource, when its loop shuts down or nothing holds this object any more.
     """
 
     def __init__(self, close: Callable[[T], Coroutine[Any, Any, object]]) -> None:
         self._close = close
-        self._known: dict[asyncio.AbstractEventLoop, tuple[T, AsyncGenerator[T, None]]] = {}
+        # For each loop its resource, and the generator that closes it
+        self._open: dict[asyncio.AbstractEventLoop, tuple[T, AsyncGenerator[T, None]]] = {}
 
     async def get(self, make: Callable[[], T]) -> T:
-        """The running loop's, made where there is none yet."""
+        """The running loop's resource; `make` makes it where there is none yet."""
         loop = asyncio.get_running_loop()
-        if loop not in self._known:
-            for old in [old for old in list(self._known) if old.is_closed()]:
-                self._known.pop(old, None)
+        if loop not in self._open:
+            # Copied, since other threads may add their loops meanwhile.
+            for other_loop in list(self._open):
+                if other_loop.is_closed():
+                    self._open.pop(other_loop, None)
             keeper = _keep(make(), self._close)
-            self._known[loop] = await anext(keeper), keeper
-        return self._known[loop][0]
+            self._open[loop] = await anext(keeper), keeper
+        resource, _ = self._open[loop]
+        return resource
 
 
 async def _keep(
-    made: T, close: Callable[[T], Coroutine[Any, Any, object]]
+    resource: T, close: Callable[[T], Coroutine[Any, Any, object]]
 ) -> AsyncGenerator[T, None]:
-    """A generator, since a loop itself ends those: when it shuts down, as in `asyncio.run`, or
-    nothing holds them.
+    """Yield the resource, and close it when this generator ends.
+
+    A generator, because an event loop ends those by itself: when it shuts down, as `asyncio.run`
+    does at the end, or when nothing holds them.
     """
     try:
-        yield made
+        yield resource
     finally:
-        await close(made)
+        await close(resource)

@@ -1,4 +1,4 @@
-"""An error in words: on one line without keys for whoever asked, and once in the local log."""
+"""Errors in words: on one line and without keys, in a log that does not fill up."""
 
 import logging
 
@@ -8,34 +8,42 @@ from ..text import shortened, well_formed
 from .redact import redact
 
 LONGEST = 500
-"""Characters of an error's words: a stack of HTML must fill neither a log nor a policy's
+"""Characters of an error's words: an error page in HTML must fill neither a log nor a policy's
 context.
 """
-_MOST_KINDS = 100
+_MOST_WARNINGS = 100  # of one log
 
 
 class FailureLog:
     """The log of a module's failures: the first of each kind is a warning, later ones are for
     debugging. A service that is down for an hour must not fill the log.
+
+    Args:
+        module: the name of the logger.
     """
 
     def __init__(self, module: str) -> None:
         self._logger = logging.getLogger(module)
-        self._known: set[tuple[str, str]] = set()
+        self._warned_about: set[tuple[str, str]] = set()
 
-    def add(self, what: str, error: BaseException) -> str:
-        """Log that `what` failed with this error. Gives the kind of the error, which holds no
-        secret.
+    def add(self, failed: str, error: BaseException) -> str:
+        """Log an error. Returns its kind, which unlike its text holds no secret.
+
+        Args:
+            failed: what failed, such as a tool's name or `parsing`.
         """
         kind = kind_of(error)
         level = logging.DEBUG
-        if (what, kind) not in self._known and len(self._known) < _MOST_KINDS:
-            self._known.add((what, kind))
+        is_new = (failed, kind) not in self._warned_about
+        if is_new and len(self._warned_about) < _MOST_WARNINGS:
+            self._warned_about.add((failed, kind))
             level = logging.WARNING
-        # the texts that it was made with; none of its code is run
-        texts = BaseException.args.__get__(error)[:5]  # type: ignore[attr-defined]
-        words = one_line(" ".join(text for text in texts if type(text) is str))
-        self._logger.log(level, "%s failed: %s: %s", what, kind, as_line(words))
+        # The texts that the error was made with, read so that none of its own code runs: not a
+        # property `args`, nor the methods of a class derived from `str`.
+        arguments = BaseException.args.__get__(error)[:5]  # type: ignore[attr-defined]
+        texts = [argument for argument in arguments if type(argument) is str]
+        words = one_line(" ".join(texts))
+        self._logger.log(level, "%s failed: %s: %s", failed, kind, as_line(words))
         return kind
 
 
@@ -46,10 +54,12 @@ def one_line(text: str) -> str:
         >>> one_line("no answer\\n from https://me:pass@host/")
         'no answer from https://[secret]@host/'
     """
-    most = 4 * LONGEST
-    # a plain text, even of a `str` with methods of its own
+    most = 4 * LONGEST  # enough for `LONGEST` characters after white space is taken out
+    # `str.__getitem__`, since `text` may be of a class derived from `str` with methods of its own.
     beginning = str.__getitem__(text, slice(most + 1))
-    if len(beginning) > most:  # without its last word: half a key would not be recognised as one
+    if len(beginning) > most:
+        # Without its last word: half a key would not be recognised as one.
         whole_words = beginning.rsplit(None, 1)[:-1]
         beginning = whole_words[0] if whole_words else ""
-    return shortened(" ".join(well_formed(redact(beginning)).split()), LONGEST)
+    words = well_formed(redact(beginning)).split()
+    return shortened(" ".join(words), LONGEST)

@@ -33,13 +33,14 @@ _MOST_REDIRECTS = 5
 _MOST_PIECES = 50_000  # of a body: each piece costs time, however small it is
 _KEY_HEADER = re.compile("auth|key|token", re.IGNORECASE)
 _PLAIN_TYPE = re.compile(r"[a-z0-9/+.-]{0,79}")
-_CALLS = 5  # calls in a row that fail, with all their retries, before a host is left alone
+_FAILED_CALLS = 5  # in a row, with all their retries, after which a host is left alone
 _MOST_HOSTS = 1024  # hosts that are remembered: a policy may name any number
 _OURS = "the service"  # how a host in the user's own network is called
 # Other encodings (br, zstd) are refused: they are not in the standard library, and each would be
 # one more decompressor that strangers may feed.
-_ENCODINGS, _MOST_LAYERS = "gzip, deflate", 2
-_GZIP = b"\x1f\x8b"
+_ENCODINGS = "gzip, deflate"
+_MOST_LAYERS = 2  # of encodings, one around the other
+_GZIP = b"\x1f\x8b"  # how gzip data begins
 _ANY_HEADER = 47  # zlib's window bits for "gzip or zlib, as its first bytes say"
 _NETWORK = (
     httpcore2.NetworkError,
@@ -191,7 +192,7 @@ class _Client:
             keepalive_expiry=15.0,
             network_backend=self.network,
         )
-        failures = _CALLS * (1 + settings.patience.retries)
+        failures = _FAILED_CALLS * (1 + settings.patience.retries)
         self.host = lru_cache(_MOST_HOSTS)(
             lambda host: (asyncio.Semaphore(settings.per_host), Breaker(failures))
         )
@@ -209,8 +210,8 @@ class _HttpCall:
     method: str
     headers: Mapping[str, str]
     content: bytes = b""
-    kind: str = ""
-    accept: tuple[str, ...] = ()
+    kind: str = ""  # the media type of `content`
+    accept: tuple[str, ...] = ()  # the media types that an answer may have; any where empty
 
     async def reply(self, client: _Client, url: httpx2.URL) -> Reply:
         self.client = client
@@ -317,7 +318,9 @@ class _HttpCall:
     async def _read(
         self, response: httpcore2.Response, url: httpx2.URL, sent_headers: Mapping[str, str]
     ) -> Reply | str:
-        status, most = response.status, self.settings.max_bytes
+        """The answer, or the address it redirects to."""
+        status = response.status
+        most = self.settings.max_bytes
         reply = Reply(status, httpx2.Headers(response.headers), body=b"", url=str(url))
         # A POST is not sent on: its body may hold what is meant for this server only.
         if status in _REDIRECTS and self.method == "GET" and "location" in reply.headers:
@@ -335,7 +338,8 @@ class _HttpCall:
             # A server can write anything there, and a policy reads it.
             media_type = kind if _PLAIN_TYPE.fullmatch(kind) else "an unknown type"
             raise ToolError(f"{self.who} sent {media_type}, which cannot be read here")
-        packed, pieces = bytearray(), 0
+        packed = bytearray()
+        pieces = 0
         async for piece in response.aiter_stream():
             packed += piece
             pieces += 1
@@ -383,11 +387,11 @@ def _same_host(url: httpx2.URL, target: httpx2.URL) -> bool:
 
 
 class TooLarge(Exception):
-    """More bytes than allowed."""
+    """A body of more bytes than allowed."""
 
 
 class Undecodable(Exception):
-    """The encoding is unknown, or the data is damaged, cut short, or more than one file."""
+    """A body of an unknown encoding, or damaged, cut short, or of more than one file."""
 
 
 def unpack(body: bytes, encoding: str, most: int) -> bytes:
@@ -407,6 +411,7 @@ def unpack(body: bytes, encoding: str, most: int) -> bytes:
 
 
 def _inflate(packed: bytes, most: int) -> bytes:
+    """Undo one layer of gzip or deflate."""
     # Some servers leave out the header that belongs to deflate.
     for header in (_ANY_HEADER, -zlib.MAX_WBITS):
         inflate = zlib.decompressobj(header)

@@ -1,7 +1,7 @@
-"""Programs of this package that read what strangers sent, in processes that can be killed: a line
-in, a line out.
+"""Programs of this package that read what strangers sent, in processes that can be killed.
 
-Data that takes too long or too much memory, or that crashes what reads it, costs one answer.
+They are asked line by line. Data that takes too long or too much memory, or that crashes what reads
+it, costs one answer.
 """
 
 import logging
@@ -18,10 +18,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import BinaryIO, cast
 
-_START = 60.0  # seconds for a process to come up, its imports included
-_GRACE = 2  # seconds after which a late process ends itself, should its parent be gone
-MOST_ANSWERS = 1_000  # of one process, lest the memory that libraries keep adds up
-_KEPT = (
+_START_TIMEOUT = 60.0  # seconds for a process to start, its imports included
+_GRACE = 2  # seconds after the deadline until a process ends itself, should its parent be gone
+MOST_ANSWERS = 1_000
+"""Answers of one process before it is replaced, lest the memory that libraries keep adds up."""
+# Environment variables that a process inherits
+_INHERITED = (
     "PATH",
     "PYTHONHOME",
     "LANG",
@@ -32,7 +34,8 @@ _KEPT = (
     "TMPDIR",
     "TEMP",
 )
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+# Environment variables that limit the threads of numerical libraries
+_THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _log = logging.getLogger(__name__)
 
 
@@ -66,20 +69,24 @@ class Program:
 
     module: str
     memory: int
-    """Bytes that a process may take beyond what its imports take, where the system can limit
-    that. It is the argument of the module.
+    """Bytes that a process may take beyond those of its imports, where the system can limit that.
+    It is the argument of the module.
     """
     workers: int
     """Processes that answer at once."""
     longest: int = 1 << 26
-    """Bytes of an answer. A longer one is none: what was read has taken the process over."""
+    """Bytes of an answer. A longer one counts as none: the data has taken the process over."""
 
     @contextmanager
     def worker(self, until: float) -> Iterator["Worker"]:
         """A process that nobody else asks meanwhile.
 
-        Raises `Busy` when none is free at `until` (`time.monotonic`), `NotStarted` where none
-        starts.
+        Args:
+            until: how long to wait for one, by `time.monotonic`.
+
+        Raises:
+            Busy: none is free until then.
+            NotStarted: the program does not start.
         """
         slots = self.slots()
         try:
@@ -89,35 +96,45 @@ class Program:
         try:
             worker = worker or Worker(self)
             yield worker
-        except BaseException:  # the pipes might hold half a question
-            if worker is not None:
+        except BaseException:
+            if worker is not None:  # its pipes might hold half a question
                 worker.end()
             raise
         finally:
-            slots.put(worker if worker is not None and worker.usable else None)
+            is_usable = worker is not None and worker.usable
+            slots.put(worker if is_usable else None)
 
     def slots(self) -> "queue.LifoQueue[Worker | None]":
-        """The processes that are free, or `None` for one to be started; those in use are taken out
-        first.
+        """The free slots: each a running process, or `None` where one is to be started first.
+
+        Last in, first out, so that processes which run are used before another is started.
         """
         key = (os.getpid(), self)  # a forked child must not write into its parent's pipes
         if key not in _slots:
             slots: queue.LifoQueue[Worker | None] = queue.LifoQueue()
             for _ in range(self.workers):
                 slots.put(None)
-            _slots.setdefault(key, slots)
+            _slots.setdefault(key, slots)  # another thread may have been quicker
         return _slots[key]
 
 
 class Worker:
-    """One process of a program, without the keys that are in this one's environment."""
+    """One process of a program. It inherits no keys from this process's environment.
+
+    Attributes:
+        usable: whether it runs and may be asked another question.
+    """
 
     def __init__(self, program: Program) -> None:
-        environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        environment |= dict.fromkeys(_THREADS, "1")  # each would start one for each core
+        environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+        # Else each library would start a thread for each core, in each process.
+        environment |= dict.fromkeys(_THREAD_LIMITS, "1")
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        self.program, self.usable, self._answers = program, True, 0
+        self.program = program
+        self.usable = True
+        self._answers = 0
         self.process = subprocess.Popen(
+            # -P: modules in the working directory are not imported
             [sys.executable, "-P", "-m", program.module, str(program.memory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -125,16 +142,21 @@ class Worker:
             env=environment,
             start_new_session=True,  # an interrupt at the terminal is for the parent to handle
         )
-        if self._exchange(b"", _START) != b"ready\n":
+        if self._exchange(b"", _START_TIMEOUT) != b"ready\n":
             self.end()
             command = f"python -m {program.module} {program.memory}"
             _log.warning("a process does not start: run `%s` to see why", command)
             raise NotStarted
 
     def ask(self, line: bytes, seconds: float) -> bytes:
-        """The answer to a question without line breaks, as the process wrote it.
+        """The answer to a question, as the process wrote it, with its line break.
 
-        Raises `Late` or `Crashed`; the process is then gone.
+        Args:
+            line: the question, without line breaks.
+            seconds: how long to wait for the answer.
+
+        Raises:
+            Late, Crashed: there is no answer. The process is then gone.
         """
         start = time.monotonic()
         reply = self._exchange(b"%d %s\n" % (int(seconds) + _GRACE, line), seconds)
@@ -149,16 +171,21 @@ class Worker:
         raise Crashed
 
     def end(self) -> None:
+        """Kill the process."""
         self.usable = False
         self.process.kill()
         self.process.communicate()
 
     def _exchange(self, line: bytes, seconds: float) -> bytes:
-        """Send a line and wait for one; not a whole one when the process died, killed by the timer
-        or by itself.
+        """Send a line and wait for one.
+
+        The process is killed when it takes longer than `seconds`. When it dies, so or by itself,
+        the line is not complete, and the process no longer `usable`.
         """
-        requests, replies = cast(BinaryIO, self.process.stdin), cast(BinaryIO, self.process.stdout)
-        start, reply = time.monotonic(), b""
+        requests = cast(BinaryIO, self.process.stdin)
+        replies = cast(BinaryIO, self.process.stdout)
+        start = time.monotonic()
+        reply = b""
         timer = threading.Timer(seconds, self.process.kill)
         timer.daemon = True
         timer.start()
@@ -172,6 +199,7 @@ class Worker:
         return reply
 
 
+# `Program.slots`, by process id and program
 _slots: "dict[tuple[int, Program], queue.LifoQueue[Worker | None]]" = {}
 
 
@@ -181,21 +209,28 @@ def answer_lines(
     imports: Iterable[str] = (),
     writes_files: bool = False,
 ) -> None:
-    """Answer until the pipe is closed, if only by the parent's end: the process of a `Program`.
+    """Answer questions until the pipe is closed, if only by the parent's end. This is what the
+    process of a `Program` runs.
 
-    `imports` are loaded first, where they are installed, so that the memory is for what is read
-    alone.
+    Args:
+        answer: gives the answer to a question; both are without line breaks.
+        memory: bytes that may be taken from now on, where the system can limit that.
+        imports: modules that are loaded first, where they are installed, so that `memory` is for
+            the data alone.
+        writes_files: whether files may be written, of at most `memory` bytes each.
     """
-    # Under numbers of their own: what a library prints or reads must not get between the lines.
-    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    os.dup2(nothing, 1)
+    # Standard input and output get other numbers: what a library prints or reads must not get
+    # between the lines.
+    requests = os.fdopen(os.dup(0), "rb")
+    replies = os.fdopen(os.dup(1), "wb")
+    null_device = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null_device, 0)
+    os.dup2(null_device, 1)
     for name in imports:
         with suppress(ImportError):
             import_module(name)
     _limit(memory, writes_files)
-    alarm = getattr(signal, "alarm", lambda seconds: None)
+    alarm = getattr(signal, "alarm", lambda seconds: None)  # Windows has none
     reply = b"ready"
     while True:
         replies.write(reply + b"\n")
@@ -204,22 +239,27 @@ def answer_lines(
         if not line.endswith(b"\n"):
             return
         seconds, _, question = line.partition(b" ")
-        # The parent kills a process that is late; this ends it should the parent be gone.
+        # The parent kills a process that is late. Should the parent be gone, the alarm does.
         alarm(int(seconds))
         reply = answer(question.removesuffix(b"\n"))
         alarm(0)
 
 
 def _limit(memory: int, writes_files: bool) -> None:
+    """Limit what this process may take from the system."""
     try:
         import resource
     except ImportError:  # a system without such limits
         return
-    used = 0  # where the system does not say, the limit includes it
+    used_bytes = 0  # where the system does not tell, the limit is for all that is used
     with suppress(OSError, ValueError), open("/proc/self/statm", encoding="ascii") as file:
-        used = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    limits = {resource.RLIMIT_AS: used + memory, resource.RLIMIT_CORE: 0}
-    limits[resource.RLIMIT_FSIZE] = memory if writes_files else 0
+        used_pages = int(file.read().split()[0])
+        used_bytes = used_pages * os.sysconf("SC_PAGE_SIZE")
+    limits = {
+        resource.RLIMIT_AS: used_bytes + memory,
+        resource.RLIMIT_FSIZE: memory if writes_files else 0,
+        resource.RLIMIT_CORE: 0,  # no file with the memory of a process that crashed
+    }
     for kind, most in limits.items():
         with suppress(ValueError, OSError):  # a system without this limit, or with a lower one
             resource.setrlimit(kind, (most, most))

@@ -23,13 +23,15 @@ overloaded models.
 
 
 def transient(error: BaseException) -> bool:
-    """Whether to make the same call again a little later: the error says so (`transient`), or is
-    the network's, and whoever raised it has not retried already (`retried`), since two layers must
-    not multiply their retries.
+    """Whether to make the same call again a little later.
+
+    An error says so by its attribute `transient`; one that has none is transient where it is the
+    network's. An error that is marked as `retried` is not: two layers must not multiply their
+    retries.
     """
-    return bool(getattr(error, "transient", isinstance(error, OSError))) and not getattr(
-        error, "retried", False
-    )
+    if getattr(error, "retried", False):
+        return False
+    return bool(getattr(error, "transient", isinstance(error, OSError)))
 
 
 def cancelled() -> bool:
@@ -42,7 +44,7 @@ def retry_after(header: str | None) -> float | None:
     """Seconds that a server asks to wait, by a number or a date; `None` when it did not ask."""
     value = (header or "").strip()
     try:
-        # Python also reads the digits of other scripts
+        # `float` would also read the digits of other scripts, which no header has.
         seconds = float(value) if value.isascii() else math.nan
     except ValueError:
         try:
@@ -78,81 +80,100 @@ class Patience:
         on_retry: Callable[[], object] = lambda: None,
     ) -> T:
         """The result of `attempt`, called again after a transient failure while retries and time
-        are left.
+        are left. The last failure is raised.
 
-        No pause is begun that would end after `deadline` (`time.monotonic`), and none by a task
-        that is cancelled, whatever failure `attempt` made of the cancellation. `on_retry` is called
-        before each pause.
+        Args:
+            deadline: no pause is begun that would end after it (`time.monotonic`).
+            on_retry: called before each pause.
         """
         for retry in range(1, self.retries + 1):
             try:
                 return await attempt()
             except Exception as error:
                 pause = self.pause(retry, error)
-                late = (
-                    deadline is not None
-                    and pause is not None
-                    and time.monotonic() + pause >= deadline
-                )
-                if pause is None or late or cancelled():
+                if pause is None:
+                    raise
+                if deadline is not None and time.monotonic() + pause >= deadline:
+                    raise
+                if cancelled():  # `attempt` may have made another failure of the cancellation
                     raise
             on_retry()
             await asyncio.sleep(pause)
         return await attempt()
 
     def pause(self, retry: int, error: BaseException) -> float | None:
-        """Seconds to wait before the retry of this number, from 1; `None` where another call is of
-        no use.
+        """Seconds to wait before a retry; `None` where another call is of no use.
+
+        Args:
+            retry: 1 for the first.
+            error: how the call before it failed.
         """
-        wished = getattr(error, "retry_after", None) or 0.0
-        if not transient(error) or wished > self.longest:
+        seconds_asked_for = getattr(error, "retry_after", None) or 0.0
+        if not transient(error) or seconds_asked_for > self.longest:
             return None
-        if wished:  # and a little later than all the others
-            return wished * random.uniform(1.0, 1.1)
-        # full jitter: callers that failed together do not come back together; and 2.0 ** 1024 would
-        # overflow
-        return random.uniform(0, min(self.longest, self.first * 2.0 ** min(retry - 1, 60)))
+        if seconds_asked_for:
+            # A little longer, each caller another while: they must not come back all at once.
+            return seconds_asked_for * random.uniform(1.0, 1.1)
+        doublings = min(retry - 1, 60)  # 2.0 ** 1024 would overflow
+        longest = min(self.longest, self.first * 2.0**doublings)
+        # From 0 ("full jitter"): callers that failed together do not come back together.
+        return random.uniform(0, longest)
 
 
 class Breaker:
-    """Keeps callers from a service that has failed `failures` times in a row. After `cooldown`
-    seconds one call is let through: its success lets all through again; its failure, or silence for
-    as long, starts over. Thread-safe.
+    """Keeps callers from a service that goes on failing. Thread-safe.
+
+    Args:
+        failures: transient failures in a row after which no more calls are let through.
+        cooldown: seconds until one is, as a trial. Its success lets all through again; its failure,
+            or no outcome for as long, begins another cooldown.
     """
 
     def __init__(self, failures: int = 5, cooldown: float = 30.0) -> None:
         if failures < 1 or cooldown <= 0:
             raise ConfigError(f"failures and cooldown must be positive; got {failures}, {cooldown}")
-        self._failures, self._cooldown, self._lock = failures, cooldown, threading.Lock()
-        self._in_a_row, self._until, self._answered = 0, 0.0, -math.inf
+        self._failures = failures
+        self._cooldown = cooldown
+        self._lock = threading.Lock()
+        self._failures_in_a_row = 0
+        # By `time.monotonic`: when the cooldown ends, and when a call last succeeded
+        self._cooldown_end = 0.0
+        self._last_success = -math.inf
 
     @property
     def remaining(self) -> float:
-        """Seconds for which callers have to leave the service alone; asking does not make one the
-        trial call.
+        """Seconds for which callers have to leave the service alone; 0.0 where they may call.
+
+        To look at it takes no trial call from anybody.
         """
-        return max(0.0, self._until - time.monotonic()) if self._in_a_row >= self._failures else 0.0
+        if self._failures_in_a_row < self._failures:
+            return 0.0
+        return max(0.0, self._cooldown_end - time.monotonic())
 
     def refusal(self) -> float:
-        """As `remaining`, for a caller that makes its call at 0.0: it becomes the trial call where
-        one is due.
-        """
+        """`remaining`, for a caller that makes its call if this is 0.0: that may be the trial."""
         with self._lock:
             remaining = self.remaining
             if not remaining:
-                self._until = (
-                    time.monotonic() + self._cooldown
-                )  # the others wait for what this caller learns
+                # During a cooldown this caller is the trial: the others wait for its outcome.
+                self._cooldown_end = time.monotonic() + self._cooldown
             return remaining
 
     def succeeded(self) -> None:
+        """Let all callers through again."""
         with self._lock:
-            self._in_a_row, self._answered = 0, time.monotonic()
+            self._failures_in_a_row = 0
+            self._last_success = time.monotonic()
 
     def failed(self, since: float | None = None) -> None:
-        """Count a transient failure, unless the service has answered another call since this one
-        began, at `since`: then it says something about the call.
+        """Count a transient failure.
+
+        Args:
+            since: when the call began (`time.monotonic`). Where another call has succeeded since,
+                the failure says something about this call and not about the service, and does not
+                count.
         """
         with self._lock:
-            if since is None or since >= self._answered:
-                self._in_a_row, self._until = self._in_a_row + 1, time.monotonic() + self._cooldown
+            if since is None or since >= self._last_success:
+                self._failures_in_a_row += 1
+                self._cooldown_end = time.monotonic() + self._cooldown

@@ -1,4 +1,4 @@
-"""Files of others, of which no more is read into memory, or unpacked, than there may be."""
+"""Reading files of others, plain or gzip, within limits: on a line, in memory, and unpacked."""
 
 import gzip
 import os
@@ -11,11 +11,14 @@ from typing import BinaryIO, cast
 from ..errors import DataError
 
 MOST_LINE = 100_000_000
-"""Bytes of a line; of a longer one only so many, and one more, are read."""
+"""Bytes of a line. Of a longer one, so many and one more are given, by which it is known."""
 MOST_IN_MEMORY = 1_000_000_000
 """Bytes of a file that is read as a whole."""
-_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
-_MOST_UNPACKED, _MOST_RATIO = 1_000_000_000, 200
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # how files in UTF-16 begin
+# A packed file may hold so many bytes, or so many times its size: text is seldom packed to a
+# hundredth.
+_MOST_UNPACKED = 1_000_000_000
+_MOST_RATIO = 200
 
 
 @contextmanager
@@ -36,16 +39,19 @@ def unpacked(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def lines(path: str | os.PathLike[str], file: BinaryIO) -> Iterator[bytes]:
-    """The lines of an open file; of one longer than `MOST_LINE` the beginning. Raises `DataError`
-    for a file that unpacks to far more than its size.
+    """The lines of an open file; of one longer than `MOST_LINE` the beginning.
+
+    Raises `DataError` for a packed file that holds more than `most_unpacked`.
     """
-    most = most_unpacked(path) if Path(path).suffix == ".gz" else None
+    packed = Path(path).suffix == ".gz"
+    most = most_unpacked(path) if packed else None
     while line := file.readline(MOST_LINE + 1):
+        # The rest of a line that is too long is read, and not given.
         piece = line
         while len(piece) > MOST_LINE and not piece.endswith(b"\n"):
             piece = file.readline(MOST_LINE + 1)
-            check_unpacked(path, file.tell() if most else 0, most)
-        check_unpacked(path, file.tell() if most else 0, most)
+            check_unpacked(path, file.tell() if packed else 0, most)
+        check_unpacked(path, file.tell() if packed else 0, most)
         yield line
 
 
@@ -61,15 +67,14 @@ def whole(path: str | os.PathLike[str], file: BinaryIO) -> bytes:
 
 
 def most_unpacked(path: str | os.PathLike[str]) -> int:
-    """How many bytes a packed file may hold: text is seldom packed to a hundredth of its size."""
+    """How many bytes a packed file may hold: a billion, or 200 times its size."""
     return max(_MOST_UNPACKED, _MOST_RATIO * os.path.getsize(path))
 
 
 def check_unpacked(path: str | os.PathLike[str], size: int, most: int | None) -> None:
-    """Raise `DataError` where more was unpacked than there may be."""
+    """Raise `DataError` where more than `most` bytes were unpacked; `None` is no limit."""
     if most is not None and size > most:
         raise DataError(
             f"cannot read {path}: it unpacks to more than {most:,} bytes, as no text does; unpack "
-            "it "
-            "yourself if it is to be trusted"
+            "it yourself if it is to be trusted"
         )
