@@ -113,7 +113,6 @@ ABLATIONS = {
     "without R_pt and R_ans": "pou_tiny_no_ans.yaml",
     "without R_pt, static mix": "pou_tiny_static_mix.yaml",
     "without R_pt and the source gate": "hack_pou.yaml",
-    "the paper's form": "pou_tiny_paper.yaml",
     "the paper's form, B = 2": "pou_tiny_b2.yaml",
     "source gate alone": "hack_source_gated.yaml",
     "counterfactual groups alone": "hack_counterfactual.yaml",
@@ -125,6 +124,11 @@ POU = Study(
         "format + answer only": Setting("pou.py", "hack_answer_only.yaml", seeds=5),
         "further SFT": Setting("sft.py", "sft_tiny.yaml", SFT),
         **{name: Setting("pou.py", config) for name, config in ABLATIONS.items()},
+        # Whether R_pt says something is told by its control, and seeds differ more than in others
+        "the paper's form": Setting("pou.py", "pou_tiny_paper.yaml", seeds=8),
+        "the paper's form, R_pt shuffled": Setting(
+            "pou.py", "pou_tiny_paper_shuffled.yaml", seeds=8
+        ),
     },
     measure={"turns": 8, "turn_tokens": 96, "total_tokens": 1024},
     metrics=(
@@ -148,7 +152,7 @@ POU = Study(
             ("behaviour/answer_first", "behaviour/exact_match", "parts/citation", "tools/calls"),
         ),
         "ablations.png": (
-            ("Proof-of-Use", *ABLATIONS),
+            ("Proof-of-Use", *ABLATIONS, "the paper's form"),
             ("behaviour/answer_first", "behaviour/exact_match", "tools/calls", "tools/entropy"),
         ),
     },
@@ -195,7 +199,8 @@ HACKING = Study(
     diagram={reward: {stale: at(reward, stale) for stale in sorted(STALE)} for reward in REWARDED},
 )
 
-FAITHFULNESS = ("info_think_lexical", "think_search_lexical", "think_answer_sub_em")
+FAITHFULNESS = ("info_think_facts", "think_search_lexical", "think_answer_facts")
+BY_WORDS = ("info_think_lexical", "think_answer_sub_em")
 VERITAS = Study(
     start="search_r1",
     settings={
@@ -209,7 +214,7 @@ VERITAS = Study(
         "EM + info-think + think-answer": Setting("veritas.py", "veritas_tiny.yaml"),
     },
     measure={"config": CONFIGS / "eval_veritas_tiny.yaml"},
-    metrics=("exact_match", "f1", *FAITHFULNESS, "valid_format", "calls"),
+    metrics=("exact_match", "f1", *FAITHFULNESS, *BY_WORDS, "valid_format", "calls"),
     bars=("exact_match", *FAITHFULNESS),
     curves={
         "training.png": (
@@ -265,10 +270,17 @@ THOUGHTS = Study(
 ESTIMATORS: dict[str, Flags] = {
     "GRPO": {},
     "GRPO, credit by turn": {"advantages": "turns"},
+    "GRPO, not divided": {"scale_rewards": "none"},
     "RLOO": RLOO,
     "GRPO with LLDS": {"llds": 0.1},
 }
-RATES = {"GRPO": 2.5e-5, "GRPO, credit by turn": 5e-5, "RLOO": 5e-5, "GRPO with LLDS": 5e-5}
+RATES = {
+    "GRPO": 2.5e-5,
+    "GRPO, credit by turn": 5e-5,
+    "GRPO, not divided": 5e-5,
+    "RLOO": 5e-5,
+    "GRPO with LLDS": 5e-5,
+}
 """Chosen on validation questions by the reward, see docs/log.md; likewise PPO's below."""
 NO_CURRICULUM: Flags = {"curriculum_start": 0, "curriculum_end": 0}
 CREDIT = Study(
@@ -373,8 +385,8 @@ POKEE = Study(
         "turn_tokens": 96,
         "total_tokens": 1024,
     },
-    metrics=("exact_match", "f1", "info_think_lexical", "valid_format", "calls"),
-    bars=("exact_match", "info_think_lexical"),
+    metrics=("exact_match", "f1", *FAITHFULNESS, *BY_WORDS, "valid_format", "calls"),
+    bars=("exact_match", "info_think_facts"),
     curves={"training.png": (("RLOO", "RLOO, rate 3e-4", "RLOO, F1"), ("reward", "tools/calls"))},
 )
 STUDIES = {

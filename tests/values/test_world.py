@@ -319,11 +319,9 @@ def test_what_states_what(query, text, states):
     )
     assert (verdict.label, verdict.p) == (states, float(states))
     assert not verdict.abstained
-    (other,) = FactsJudge().judge_batch(
-        [Pair(text, query, task="info_think")]
-    )  # another task is not the facts'
+    (other,) = FactsJudge().judge_batch([Pair(text, query, task="think_search")])
     assert other.abstained
-    assert "info_think" in other.why
+    assert "think_search" in other.why
 
 
 @pytest.mark.parametrize("query", [" birth country of Ada Lovelace ", "Ada Lovelace birth country"])

@@ -160,7 +160,8 @@ class _Maker:
         in_evidence = rng.random() < 0.5
         names = self.finder.find(thought.pair.premise) if in_evidence else of_the_type
         fit = [name for name in self._wrong_names(thought.hop, names) if name != object_]
-        return thought.pair.hypothesis.replace(object_, rng.choice(fit or of_the_type))
+        others = [name for name in of_the_type if name != object_]
+        return thought.pair.hypothesis.replace(object_, rng.choice(fit or others))
 
     def _claim(self, thought: _Thought, rng: random.Random) -> str:
         """A finding where the evidence has none: the right one, or one with a name of the

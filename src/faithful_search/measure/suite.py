@@ -17,8 +17,10 @@ from ..rewards import (
     Correctness,
     EvidenceSensitivity,
     Format,
+    InfoThink,
     Reward,
     Score,
+    ThinkAnswer,
 )
 from ..rollout import Agent, Engine
 from ..rollout.served import FAILED
@@ -59,7 +61,8 @@ def default_rewards(
     the verdicts that they check. VERITAS's are if the dialect has none, or a judge is given.
     recipes/README.md describes the results. A name says what made the result:
     `answer_support_facts` the world's facts, `answer_support` a judge that reads,
-    `answer_support_containment` a search for the answer's words.
+    `answer_support_containment` a search for the answer's words. Where the facts are known, thoughts
+    are judged by them, too.
 
     Args:
         dialect: of the policy.
@@ -95,6 +98,11 @@ def default_rewards(
         if states is not None and states.reads_queries:
             rewards |= {"citation_states_fact": CitationStatesFact(states), GAP: Verdicts(states)}
     if judge is not None or not cites:
+        if facts:
+            rewards |= {
+                "info_think_facts": InfoThink(FactsJudge()),
+                "think_answer_facts": ThinkAnswer(FactsJudge()),
+            }
         for name in (
             "info_think_faithfulness",
             "think_search_faithfulness",

@@ -51,6 +51,7 @@ class InfoThink(JudgedReward):
     }
     titles: ClassVar[Mapping[str, str]] = {
         "info_think_faithfulness": "Information-think faithfulness",
+        "info_think_facts": "Information-think faithfulness, by the world's facts",
         "info_think_lexical": "Information-think overlap of words",
     }
     columns: ClassVar[Mapping[str, Column]] = {

@@ -64,6 +64,7 @@ class ThinkAnswer(JudgedReward):
     }
     titles: ClassVar[Mapping[str, str]] = {
         "think_answer_faithfulness": "Think-answer faithfulness",
+        "think_answer_facts": "Think-answer faithfulness, by the world's facts",
         "think_answer_sub_em": "Think-answer substring match",
     }
     columns: ClassVar[Mapping[str, Column]] = {

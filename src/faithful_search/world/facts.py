@@ -8,8 +8,9 @@ from typing import ClassVar
 
 from ..errors import DataError
 from ..judges import Judge, Pair, Verdict
-from ..text import normalize
+from ..text import holds, normalize
 from . import Asked, Change, World, chains_of, world_of
+from .thoughts import read_thought
 
 
 @dataclass(frozen=True)
@@ -21,9 +22,23 @@ class FactsJudge(Judge):
     | support | the last fact of the question's chain | that fact, with the hypothesis as its object |
     | states | the fact that the query in the hypothesis names | that fact |
 
-    It abstains on questions that are not of the bundled world, and on any other task. In a changed
-    world (`Pair.context`) the chain and the passages are those of that world: neither the old
-    object there nor the new one in the world as it is counts as stated.
+    Thoughts are judged by what they state (`thoughts.read_thought`):
+
+    | task | upheld when the thought |
+    |---|---|
+    | info_think | states a fact that a passage states, and nothing wrong; or misses one rightly |
+    | think_answer | gives the answer to what is asked for last, or says that it is the answer |
+
+    It abstains where support is asked for on questions that are not of the bundled world, on
+    thoughts that name what was found in sentences of another form, and on any other task. In a
+    changed world (`Pair.context`) the chain and the passages are those of that world: neither the
+    old object there nor the new one in the world as it is counts as stated.
+
+    Example:
+        >>> passage = "Japan\\nMinisters of Japan work in Tokyo, the city from which the land is governed."
+        >>> thought = "The capital of Japan is Kyoto. That is the answer."
+        >>> FactsJudge().judge_batch([Pair(passage, thought, task="info_think")])[0].label
+        False
     """
 
     name: ClassVar[str] = "facts"
@@ -35,24 +50,82 @@ class FactsJudge(Judge):
         try:
             change = Change.read(pair.context)
         except DataError as error:
-            return Verdict(None, None, f"the pair's context cannot be read: {error}", self.name)
+            return self._abstention(f"the pair's context cannot be read: {error}")
         world = world_of(change)
         if pair.task == "states":
-            query = pair.hypothesis
-            fact = world.asked(query)
-            if fact is None:
-                why = f"the query {query!r} asks for no fact of the world"
-                return Verdict(0.0, False, why, self.name)
-            return self._verdict(bool(_objects(world, pair, fact)), _named(fact))
-        if pair.task == "support":
-            chain = chains_of().get(pair.question)
-            if chain is None:
-                why = "the question is not one of the bundled world"
-                return Verdict(None, None, why, self.name)
+            return self._states(pair, world)
+        if pair.task == "info_think":
+            return self._considers(pair, world)
+        if pair.task not in ("support", "think_answer"):
+            return self._abstention(f"the world's facts do not say anything about {pair.task}")
+        chain = chains_of().get(pair.question)
+        fact = None
+        if chain is not None:
             fact = chain[-1] if change is None else change.asked
-            is_stated = normalize(pair.hypothesis) in _objects(world, pair, fact)
-            return self._verdict(is_stated, f"{_named(fact)} as {pair.hypothesis!r}")
-        why = f"the world's facts do not say anything about {pair.task}"
+        if pair.task == "think_answer":
+            return self._concludes(pair, world, fact)
+        if fact is None:
+            return self._abstention("the question is not one of the bundled world")
+        is_stated = normalize(pair.hypothesis) in _facts(world, pair).get(fact, [])
+        return self._verdict(is_stated, f"{_named(fact)} as {pair.hypothesis!r}")
+
+    def _states(self, pair: Pair, world: World) -> Verdict:
+        """Whether a passage states what the query, the hypothesis, asks for."""
+        fact = world.asked(pair.hypothesis)
+        if fact is None:
+            why = f"the query {pair.hypothesis!r} asks for no fact of the world"
+            return self._no(why)
+        return self._verdict(fact in _facts(world, pair), _named(fact))
+
+    def _considers(self, pair: Pair, world: World) -> Verdict:
+        """Whether the thought, the hypothesis, says what the passages before it state."""
+        thought = read_thought(pair.hypothesis, world)
+        returned = _facts(world, pair)
+        for fact in thought.misses:
+            if fact in returned:
+                return self._no(f"a passage states {_named(fact)}, which the thought misses")
+        is_borne_out = False
+        for fact, object in thought.states:
+            if normalize(object) in returned.get(fact, []):
+                is_borne_out = True
+            # what an earlier passage stated may be repeated
+            elif not _is_true(world, fact, object):
+                return self._no(f"no passage states {_named(fact)} as {object!r}")
+        if is_borne_out:
+            return Verdict(1.0, True, "a passage states what the thought does", self.name)
+        if thought.states:
+            return self._no("the thought states nothing that was just returned")
+        if thought.misses:
+            why = f"no passage states {_named(thought.misses[0])}"
+            return Verdict(1.0, True, why, self.name)
+        for objects in returned.values():
+            if any(holds(normalize(thought.rest), object) for object in objects):
+                return self._abstention("the thought is not in sentences that can be read here")
+        return self._no("the thought says nothing of what was returned")
+
+    def _concludes(self, pair: Pair, world: World, asked: Asked | None) -> Verdict:
+        """Whether the answer, the hypothesis, is what the thought, the premise, arrives at.
+
+        The thought may be wrong, also about whom the question asks: an answer follows from it all
+        the same. Of two questions at once, which have no fact that is asked last, the thought has
+        to say what the answer is.
+        """
+        thought = read_thought(pair.premise, world)
+        answer = normalize(pair.hypothesis)
+        conclusions = [normalize(thought.answer)] if thought.answer else []
+        for fact, object in thought.states:
+            if asked is not None and fact.relation == asked.relation:
+                conclusions.append(normalize(object))
+        if answer in conclusions:
+            return Verdict(1.0, True, f"the thought arrives at {pair.hypothesis!r}", self.name)
+        if not conclusions and holds(normalize(thought.rest), answer):
+            return self._abstention("the thought is not in sentences that can be read here")
+        return self._no(f"the thought does not arrive at {pair.hypothesis!r}")
+
+    def _no(self, why: str) -> Verdict:
+        return Verdict(0.0, False, why, self.name)
+
+    def _abstention(self, why: str) -> Verdict:
         return Verdict(None, None, why, self.name)
 
     def _verdict(self, is_stated: bool, statement: str) -> Verdict:
@@ -60,15 +133,22 @@ class FactsJudge(Judge):
         return Verdict(float(is_stated), is_stated, f"{passage} states {statement}", self.name)
 
 
-def _objects(world: World, pair: Pair, fact: Asked) -> list[str]:
-    """The objects that the premise's passages give to the fact, normalized."""
-    objects = []
+def _facts(world: World, pair: Pair) -> dict[Asked, list[str]]:
+    """The facts that the premise's passages state, with their objects, normalized."""
+    objects: dict[Asked, list[str]] = {}
     for passage in pair.premise.split("\n\n"):
         # a passage may have its title on a line of its own
         statement = world.stated(passage.rpartition("\n")[2])
-        if statement is not None and fact == (statement.subject, statement.relation):
-            objects.append(normalize(statement.object))
+        if statement is not None:
+            fact = Asked(statement.subject, statement.relation)
+            objects.setdefault(fact, []).append(normalize(statement.object))
     return objects
+
+
+def _is_true(world: World, fact: Asked, object: str) -> bool:
+    """Whether the world has this fact with this object."""
+    objects = [normalize(statement.object) for statement in world.by_fact.get(fact, [])]
+    return normalize(object) in objects
 
 
 def _named(fact: Asked) -> str:
