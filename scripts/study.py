@@ -199,8 +199,8 @@ HACKING = Study(
     diagram={reward: {stale: at(reward, stale) for stale in sorted(STALE)} for reward in REWARDED},
 )
 
-FAITHFULNESS = ("info_think_facts", "think_search_lexical", "think_answer_facts")
-BY_WORDS = ("info_think_lexical", "think_answer_sub_em")
+FAITHFULNESS = ("info_think_facts", "think_search_facts", "think_answer_facts")
+BY_WORDS = ("info_think_lexical", "think_search_lexical", "think_answer_sub_em")
 VERITAS = Study(
     start="search_r1",
     settings={

@@ -319,9 +319,9 @@ def test_what_states_what(query, text, states):
     )
     assert (verdict.label, verdict.p) == (states, float(states))
     assert not verdict.abstained
-    (other,) = FactsJudge().judge_batch([Pair(text, query, task="think_search")])
+    (other,) = FactsJudge().judge_batch([Pair(text, query, task="correctness")])
     assert other.abstained
-    assert "think_search" in other.why
+    assert "correctness" in other.why
 
 
 @pytest.mark.parametrize("query", [" birth country of Ada Lovelace ", "Ada Lovelace birth country"])

@@ -4,6 +4,7 @@ import pytest
 
 from faithful_search.distil.world_pairs import world_pairs
 from faithful_search.judges import Pair
+from faithful_search.measure.metrics import load
 from faithful_search.rewards import ThinkAnswer
 from faithful_search.tasks import load_tasks
 from faithful_search.trajectory import Step, Trajectory
@@ -94,6 +95,26 @@ def test_every_pair_made_of_the_world_is_judged_as_it_was_made():
 )
 def test_answers_follow_from_what_the_thought_arrives_at(thought, answer, question, label):
     assert judged("think_answer", thought, answer, question) is label
+
+
+@pytest.mark.parametrize(
+    ("thought", "call", "label"),
+    [
+        ("First I need the capital of Japan.", "capital of Japan", True),
+        ("First I need the capital of Japan.", "Japan capital", True),
+        ("Nothing on the capital of Japan. I search again.", "capital of Japan", True),
+        ("I need the capital of Chad.", "capital of Japan", False),
+        ("The capital of Japan is Tokyo.", "capital of Japan", False),
+        ("Japan must have one.", "capital of Japan", None),
+        ("I need the capital of Japan.", "who rules there", None),
+    ],
+)
+def test_calls_follow_from_what_the_thought_looks_for(thought, call, label):
+    assert judged("think_search", thought, call) is label
+
+
+def test_results_of_the_facts_are_named_by_them():
+    assert list(load("info_think_faithfulness", FactsJudge())) == ["info_think_facts"]
 
 
 def test_a_reward_asks_the_facts():

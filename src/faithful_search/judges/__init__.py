@@ -70,14 +70,17 @@ def load(kind: str, model: str | None = None, **settings: Any) -> Judge:
 
 
 def made_by(judge: Judge) -> str:
-    """How the name of a result ends that this judge made: "faithfulness", or one of `WORDS` where
-    words are compared. Raises `JudgeError` for a served judge whose server is down.
+    """How the name of a result ends that this judge made: "faithfulness", the judge's own name where
+    a suite brings it ("facts"), or one of `WORDS` where words are compared. Raises `JudgeError` for
+    a served judge whose server is down.
 
     Example:
         >>> made_by(GroundingJudge()), made_by(ContainmentJudge())
         ('lexical', 'containment')
     """
+    name = judge.name.removeprefix("remote:")
+    if name in suites.judges():
+        return name
     if not judge.lexical:
         return "faithfulness"
-    name = judge.name.removeprefix("remote:")
     return name if name in WORDS else "lexical"

@@ -160,15 +160,16 @@ def load(name: str, judge: Judge | None = None, how: How = "unicode", **knobs: A
 def _all(judge: Judge, how: How) -> dict[str, Rewards]:
     """The rewards of all metrics, with this judge and normaliser."""
     judged = made_by(judge)
-    reads = judged == "faithfulness"
     answer: Rewards = {"think_answer_sub_em": rewards.ThinkAnswer(how=how, most_words=SHORT)}
     correct: Rewards = {
         f"exact_match_{how}": rewards.Correctness("em", how),
         f"f1_{how}": rewards.Correctness("f1", how),
         f"sub_em_{how}": rewards.Correctness("sub_em", how),
     }
-    if reads:  # strings are compared in any case, which costs nothing
-        answer["think_answer_faithfulness"] = rewards.ThinkAnswer(judge, how=how)
+    # Strings are compared in any case, which costs nothing
+    if not judge.lexical:
+        answer[f"think_answer_{judged}"] = rewards.ThinkAnswer(judge, how=how)
+    if judged == "faithfulness":
         correct["answer_correctness"] = rewards.Correctness("judge", how, judge)
     return {
         "info_think_faithfulness": {f"info_think_{judged}": rewards.InfoThink(judge)},

@@ -17,10 +17,8 @@ from ..rewards import (
     Correctness,
     EvidenceSensitivity,
     Format,
-    InfoThink,
     Reward,
     Score,
-    ThinkAnswer,
 )
 from ..rollout import Agent, Engine
 from ..rollout.served import FAILED
@@ -98,16 +96,13 @@ def default_rewards(
         if states is not None and states.reads_queries:
             rewards |= {"citation_states_fact": CitationStatesFact(states), GAP: Verdicts(states)}
     if judge is not None or not cites:
-        if facts:
-            rewards |= {
-                "info_think_facts": InfoThink(FactsJudge()),
-                "think_answer_facts": ThinkAnswer(FactsJudge()),
-            }
         for name in (
             "info_think_faithfulness",
             "think_search_faithfulness",
             "think_answer_faithfulness",
         ):
+            if facts:
+                rewards |= metrics.load(name, FactsJudge())
             rewards |= metrics.load(name, judge)
     return rewards
 

@@ -36,6 +36,7 @@ class ThinkSearch(JudgedReward):
     }
     titles: ClassVar[Mapping[str, str]] = {
         "think_search_faithfulness": "Think-search faithfulness",
+        "think_search_facts": "Think-search faithfulness, by the world's facts",
         "think_search_lexical": "Think-search overlap of words",
     }
     columns: ClassVar[Mapping[str, Column]] = {

@@ -27,17 +27,18 @@ class FactsJudge(Judge):
     | task | upheld when the thought |
     |---|---|
     | info_think | states a fact that a passage states, and nothing wrong; or misses one rightly |
+    | think_search | says that the fact is needed, or missing, that the call asks for |
     | think_answer | gives the answer to what is asked for last, or says that it is the answer |
 
     It abstains where support is asked for on questions that are not of the bundled world, on
-    thoughts that name what was found in sentences of another form, and on any other task. In a
-    changed world (`Pair.context`) the chain and the passages are those of that world: neither the
-    old object there nor the new one in the world as it is counts as stated.
+    thoughts that name what matters in sentences of another form, on calls that cannot be read, and
+    on any other task. In a changed world (`Pair.context`) the chain and the passages are those of
+    that world: neither the old object there nor the new one in the world as it is counts as stated.
 
     Example:
-        >>> passage = "Japan\\nMinisters of Japan work in Tokyo, the city from which the land is governed."
-        >>> thought = "The capital of Japan is Kyoto. That is the answer."
-        >>> FactsJudge().judge_batch([Pair(passage, thought, task="info_think")])[0].label
+        >>> passage = "Denmark is home to Lom."
+        >>> pair = Pair(passage, "The country of Lom is Denmark.", task="info_think")
+        >>> FactsJudge().judge_batch([pair])[0].label
         False
     """
 
@@ -56,6 +57,8 @@ class FactsJudge(Judge):
             return self._states(pair, world)
         if pair.task == "info_think":
             return self._considers(pair, world)
+        if pair.task == "think_search":
+            return self._follows(pair, world)
         if pair.task not in ("support", "think_answer"):
             return self._abstention(f"the world's facts do not say anything about {pair.task}")
         chain = chains_of().get(pair.question)
@@ -102,6 +105,18 @@ class FactsJudge(Judge):
             if any(holds(normalize(thought.rest), object) for object in objects):
                 return self._abstention("the thought is not in sentences that can be read here")
         return self._no("the thought says nothing of what was returned")
+
+    def _follows(self, pair: Pair, world: World) -> Verdict:
+        """Whether the call, the hypothesis, asks for what the thought, the premise, looks for."""
+        asked = world.asked(pair.hypothesis)
+        if asked is None:
+            return self._abstention(f"the call {pair.hypothesis!r} asks for no fact of the world")
+        thought = read_thought(pair.premise, world)
+        if asked in (*thought.needs, *thought.misses):
+            return Verdict(1.0, True, f"the thought looks for {_named(asked)}", self.name)
+        if holds(normalize(thought.rest), normalize(asked.subject)):
+            return self._abstention("the thought is not in sentences that can be read here")
+        return self._no(f"the thought does not look for {_named(asked)}")
 
     def _concludes(self, pair: Pair, world: World, asked: Asked | None) -> Verdict:
         """Whether the answer, the hypothesis, is what the thought, the premise, arrives at.

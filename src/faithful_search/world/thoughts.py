@@ -1,8 +1,8 @@
 """What a thought about the bundled world says: the facts that it states, and those that it says are
 missing.
 
-The agents of the bundled world write their thoughts in a few sentences (`coldstart/experts.py`), and
-policies that learnt from them go on doing so. These sentences can be read without a model.
+The agents of the bundled world write their thoughts in a few sentences (`coldstart/experts.py`),
+and policies that learnt from them go on doing so. These sentences can be read without a model.
 """
 
 import re
@@ -30,12 +30,14 @@ class Thought(NamedTuple):
     Attributes:
         states: the facts that it states, in their order.
         misses: the facts of which it says that the evidence does not have them.
+        needs: the facts that it says are needed next.
         answer: what it says the answer is; empty where it does not say so.
-        rest: what is left of it without these sentences, and those that say what is needed next.
+        rest: what is left of it without these sentences.
     """
 
     states: tuple[StatedFact, ...]
     misses: tuple[Asked, ...]
+    needs: tuple[Asked, ...]
     answer: str
     rest: str
 
@@ -59,15 +61,23 @@ def read_thought(text: str, world: World) -> Thought:
         StatedFact(Asked(match["subject"], match["relation"]), match["object"])
         for match in sentences.finding.finditer(text)
     ]
-    misses = [
-        Asked(match["subject"], match["relation"]) for match in sentences.missing.finditer(text)
-    ]
     conclusion = sentences.concluding.search(text)
     answer = "" if conclusion is None else conclusion["answer"]
     rest = text
     for sentence in sentences:
         rest = sentence.sub("", rest)
-    return Thought(tuple(states), tuple(misses), answer, rest.strip())
+    return Thought(
+        states=tuple(states),
+        misses=_facts(sentences.missing, text),
+        needs=_facts(sentences.needing, text),
+        answer=answer,
+        rest=rest.strip(),
+    )
+
+
+def _facts(sentence: re.Pattern[str], text: str) -> tuple[Asked, ...]:
+    """The facts that sentences of this form name."""
+    return tuple(Asked(match["subject"], match["relation"]) for match in sentence.finditer(text))
 
 
 class _Sentences(NamedTuple):
