@@ -25,6 +25,7 @@ QUESTIONS = (
     "question_text",
     "input_question",
     *("问题", "問題", "質問"),
+    "question_en_origin",
 )
 GOLD_ANSWERS = (
     "golden_answers",
@@ -59,15 +60,21 @@ GOLD_ANSWERS = (
     *("标准答案", "参考答案", "答案", "正解"),
     "answers",
     "answer",
+    "answer_en_origin",
 )
 """Tried in this order: `answer` and `answers` come last, because other projects also use them for
 what the model answered. `Final answer` is GAIA's, with this capital and this space alone: a
 `final_answer` is a model's.
 """
-ALIASES = ("answer_aliases", "answers_aliases", "gold_aliases", "aliases")
-"""Further gold answers, beside those of `answer` or `answers` (MuSiQue)."""
+ALIASES = (
+    *("answer_aliases", "answers_aliases", "gold_aliases", "aliases"),
+    "answer_en_validate",
+)
+"""Further gold answers, beside those of `answer` or `answers` (MuSiQue), or of `answer_en_origin`
+(Pirá).
+"""
 IDS = (
-    *("id", "_id", "qid", "uid", "question_id", "query_id", "example_id", "instance_id"),
+    *("id", "_id", "id_qa", "qid", "uid", "question_id", "query_id", "example_id", "instance_id"),
     *("sample_id", "task_id", "doc_id"),
 )
 MESSAGES = ("messages", "conversation", "conversations", "chat")
@@ -152,7 +159,7 @@ def golds(row: Mapping[str, Any], column: str | None = None) -> Field | None:
             if place[name] is None:
                 continue
             if held := answers(place[name]):
-                if name.lower() in ("answer", "answers"):
+                if name.lower() in ("answer", "answers", "answer_en_origin"):
                     held = _with_aliases(held, place)
                 return Field(held, prefix + name)
             empty = empty or Field((), prefix + name)

@@ -2,9 +2,7 @@
 
 import json
 import os
-import random
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,8 @@ import msgspec
 from . import columns, suites
 from .errors import DataError
 from .json_lines import read_rows
+from .suites.drawing import drawn
+from .suites.published import same_set
 
 CHANGE = "counterfactual"
 """The entry in `meta` of a question that is asked in a changed world, and of its rollouts: what is
@@ -83,22 +83,40 @@ def load_tasks(
     """Load tasks from `"world"` (bundled), a local `.jsonl[.gz]`, `.json`, `.csv` or `.parquet`
     file, or the Hub.
 
-    `"world"` is one of the names that `suites` knows; `suites/world.py` lists the others.
+    `"world"` and `"hotpotqa"` are names that `suites` knows: `suites/world.py` lists the bundled
+    ones, `suites/published.py` those that are on the Hub. `FILE#hotpotqa` takes from a file of
+    several sets those rows whose column `data_source` names this one.
 
     `split` is of a known name or a Hub dataset. The first `limit` rows are taken; with a
     `seed` they are drawn uniformly from all rows and stand in the source's order. A row without an
     id is named after its place in the source. Raises `DataError` when the source cannot be read, is
     empty, or lacks a question or answers column.
     """
-    rows: Iterable[tuple[int, dict[str, Any]]] = enumerate(_rows(source, split))
-    if seed is not None and limit is not None:
-        every = list(rows)  # a uniform draw needs to know how many there are
-        drawn = random.Random(seed).sample(range(len(every)), min(limit, len(every)))
-        rows = (every[place] for place in sorted(drawn))
-    tasks = [task_from_row(row, number, f"{source}, row") for number, row in islice(rows, limit)]
+    rows = drawn(_numbered(source, split), limit, seed)
+    tasks = [task_from_row(row, number, f"{source}, row") for number, row in rows]
     if not tasks:
         raise DataError(f"{source}: no questions in it")
     return tasks
+
+
+def _numbered(source: str | os.PathLike[str], split: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows with their places in the source."""
+    file, mark, name = str(source).rpartition("#")
+    if not mark or Path(source).exists():
+        yield from enumerate(_rows(source, split))
+        return
+    others: dict[str, None] = {}
+    count = 0
+    for number, row in enumerate(_rows(file, split)):
+        there = str(row.get("data_source") or "")
+        if same_set(there, name):
+            count += 1
+            yield number, row
+        else:
+            others[there] = None
+    if not count:
+        names = ", ".join(filter(None, others)) or "none, since it has no column data_source"
+        raise DataError(f"{file}: no questions of {name!r} in it; it has those of: {names}")
 
 
 def _rows(source: str | os.PathLike[str], split: str) -> Iterable[dict[str, Any]]:

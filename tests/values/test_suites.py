@@ -18,7 +18,7 @@ def suite_file(folder: Path, text: str) -> Path:
 
 
 def test_suites_are_known_by_name():
-    assert suite_names() == ("mini", "pokee", "pou", "self_eval", "veritas")
+    assert suite_names() == ("deepresearcher", "mini", "pokee", "pou", "self_eval", "veritas")
 
 
 @pytest.mark.parametrize("name", ["pou", "veritas"])
@@ -97,5 +97,7 @@ def test_an_unreadable_file_is_named(tmp_path):
 
 
 def test_an_unknown_suite_names_those_there_are():
-    with pytest.raises(ConfigError, match="unknown suite 'papers'; there are: mini, pokee, pou"):
+    with pytest.raises(
+        ConfigError, match="unknown suite 'papers'; there are: deepresearcher, mini, pokee"
+    ):
         load_suite("papers")

@@ -1,5 +1,5 @@
-"""The command `faithful-search`: ask, audit, compare, convert, label, train, evaluate, index,
-serve, merge, publish on the Hub.
+"""The command `faithful-search`: ask, audit, compare, convert, download data, label, train,
+evaluate, index, serve, merge, publish on the Hub.
 
 Exit codes: 0 done; 1 it could not be done, the message says why; 2 wrong usage; 3 an audit or a
 labelling that ended with rows that could not be read or judged; 4 a requirement that an audit does
@@ -18,6 +18,7 @@ from .. import __version__
 from .asking import ask
 from .cheating import gauntlet
 from .controlling import controls
+from .data import data
 from .looking_up import answerable
 from .measuring import agreement, audit, compare, convert, label, metrics
 from .options import Commands, debug
@@ -41,8 +42,8 @@ def cli() -> None:
 
 
 for command in (
-    *(agreement, answerable, ask, audit, compare, controls, convert, demo, evaluate, gauntlet),
-    *(index, label, merge, metrics, push, serve, serve_judge, serve_reward, train),
+    *(agreement, answerable, ask, audit, compare, controls, convert, data, demo, evaluate),
+    *(gauntlet, index, label, merge, metrics, push, serve, serve_judge, serve_reward, train),
 ):
     cli.add_command(command)
     # A command and its subcommands take --debug; the group above takes it in front of their names

@@ -10,7 +10,14 @@ from importlib import import_module
 from .base import QuestionSet as QuestionSet, QuestionSource as QuestionSource, Suite as Suite
 from .reading import load_suite as load_suite, suite_names as suite_names
 
-_WITHOUT_QUESTIONS = ("base", "reading")
+_WITHOUT_QUESTIONS = (
+    "base",
+    "downloading",
+    "drawing",
+    "published",
+    "published_rows",
+    "reading",
+)
 
 
 @lru_cache(maxsize=1)

@@ -51,7 +51,7 @@ def suite_names() -> tuple[str, ...]:
 
     Example:
         >>> suite_names()
-        ('mini', 'pokee', 'pou', 'self_eval', 'veritas')
+        ('deepresearcher', 'mini', 'pokee', 'pou', 'self_eval', 'veritas')
     """
     return tuple(sorted(path.stem for path in suite_files()))
 
@@ -139,4 +139,4 @@ def _missing_files(entry: _Set, question_set: QuestionSet) -> list[str]:
     needed = [question_set.source] if _PLACE in entry.source else []
     if question_set.corpus is not None and _PLACE in (entry.corpus or ""):
         needed.append(question_set.corpus)
-    return [path for path in needed if not Path(path).exists()]
+    return [path for path in needed if not Path(path.partition("#")[0]).exists()]

@@ -1,0 +1,168 @@
+"""`faithful-search data`: published question sets and the large corpus, by name."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import ConfigError
+from .options import AT_LEAST_1, FILE, FOLDER, SHOWN, exit_unfinished, say
+
+if TYPE_CHECKING:
+    from ..suites.downloading import Source
+
+
+@click.command()
+@click.argument("names", nargs=-1)
+@click.option("--list", "listing", is_flag=True, help="Print what there is, and download nothing.")
+@click.option(
+    "--out",
+    type=FOLDER,
+    help="Folder for the files. By default FAITHFUL_SEARCH_DATA, else data.",
+)
+@click.option("--split", help="Split. By default the one that the papers evaluate on.")
+@click.option("--limit", type=AT_LEAST_1, help="Number of questions of each set. By default all.")
+@click.option("--seed", type=int, help="Draw the questions by this seed, not the first ones.")
+@click.option(
+    "--revision", help="Revision of the repository. By default that of the lock, else the newest."
+)
+@click.option("--merge", type=FILE, help="Write all sets to this file (.jsonl.gz), too.")
+@click.option(
+    "--contexts",
+    is_flag=True,
+    help="Write the passages that come with the questions, too: NAME.SPLIT.corpus.jsonl.gz.",
+)
+def data(names: tuple[str, ...], out: Path | None, **options: Any) -> None:
+    """Download published question sets by name.
+
+    A set is written to OUT/NAME.SPLIT.jsonl.gz with the columns id, question, answers and
+    data_source, and is from then on known to --questions NAME wherever FAITHFUL_SEARCH_DATA is OUT.
+    OUT/sources.json has where it is from, its revision, licence, rows and SHA-256; the next
+    download of the same repository takes the same revision. What is there already is not downloaded
+    again. A row that cannot be read is reported and left out.
+    """
+    from ..suites.published import PUBLISHED, published
+    from ..suites.reading import data_folder
+
+    if options["listing"]:
+        for line in listing_of(PUBLISHED.values()):
+            say(line)
+        return
+    if not names:
+        raise click.UsageError("name at least one data set; --list prints them")
+    if options["seed"] is not None and options["limit"] is None:
+        raise click.UsageError("--seed draws some of the questions: give --limit, too")
+    for name in names:  # a wrong name or split must not show after a long download
+        entry = published(name)
+        entry.split(options["split"] or entry.evaluated)
+    merge = options["merge"]
+    if merge is not None and not merge.name.endswith(".jsonl.gz"):
+        raise click.UsageError(f"--merge writes gzipped JSON lines: call it {merge.name}.jsonl.gz")
+    files, broken = _download_all(names, out or data_folder(), options)
+    if merge is not None:
+        count = merge_files(files, merge)
+        say(f"merged: {count:,} questions in {merge}; of one set: --questions '{merge}#{names[0]}'")
+    if out is not None and out != data_folder():
+        say(f"to use these by name: export FAITHFUL_SEARCH_DATA={out}")
+    if broken:
+        exit_unfinished([f"rows that could not be read: {broken:,}"])
+
+
+def _download_all(
+    names: Sequence[str], folder: Path, options: dict[str, Any]
+) -> tuple[list[Path], int]:
+    """The sets' files, and how many rows could not be read."""
+    from ..suites.downloading import download
+
+    reported = 0
+
+    def report(where: str, why: str) -> None:
+        nonlocal reported
+        reported += 1
+        if reported <= SHOWN:
+            say(f"left out: {where}: {why}", err=True)
+
+    files: list[Path] = []
+    broken = 0
+    for name in names:
+        path, source, is_new = download(
+            name,
+            options["split"],
+            folder,
+            limit=options["limit"],
+            seed=options["seed"],
+            revision=options["revision"],
+            on_broken=report,
+        )
+        files.append(path)
+        broken += source.broken
+        say(*lines_about(path, source, is_new))
+        if options["contexts"]:
+            say(_write_contexts(source, folder, report))
+    return files, broken
+
+
+def lines_about(path: Path, source: "Source", is_new: bool) -> list[str]:
+    """What is printed of a set that was downloaded, or was there."""
+    there = "" if is_new else ", which was there already"
+    lines = [
+        f"{source.name}, {source.split}: {source.rows:,} questions in {path}{there}",
+        f"  licence: {source.licence}",
+        f"  from: {source.repository}, revision {source.revision}",
+    ]
+    for need, count in source.left_out.items():
+        lines.append(f"  left out, since they need {need}: {count:,}")
+    if source.broken:
+        lines.append(f"  left out, since they could not be read: {source.broken:,}")
+    return lines
+
+
+def _write_contexts(source: "Source", folder: Path, report: Any) -> str:
+    from ..suites.downloading import passages, write_rows
+    from ..suites.published import published
+
+    path = folder / f"{source.name}.{source.split}.corpus.jsonl.gz"
+    if path.exists():
+        return f"  passages: {path}, which was there already"
+    entry = published(source.name)
+    count = write_rows(path, passages(entry, source.split, source.revision, report))
+    return f"  passages: {count:,} in {path}"
+
+
+def merge_files(files: Sequence[Path], target: Path) -> int:
+    """Write the questions of several files into one, their ids behind the names of their sets; how
+    many.
+    """
+    from ..json_lines import read_rows
+    from ..suites.downloading import write_rows
+
+    if target in files:
+        raise ConfigError(f"--merge {target} is the file of one of the sets: name another")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    rows = (
+        row | {"id": f"{row['data_source']}/{row['id']}"}
+        for file in files
+        for row in read_rows(file)
+    )
+    return write_rows(target, rows)
+
+
+def listing_of(entries: Any) -> list[str]:
+    """A paragraph about each set."""
+    lines: list[str] = []
+    for entry in entries:
+        rows = f"{entry.rows:,} questions" if entry.rows else "questions not counted"
+        place = ", ".join(entry.files.values()) or entry.repository
+        lines += [
+            f"{entry.name}",
+            f"  split {entry.evaluated}, {rows}; has: {', '.join(entry.splits)}",
+            f"  from: {place}" + (f", {entry.configuration}" if entry.configuration else ""),
+            f"  columns: {entry.columns}",
+            f"  licence: {entry.licence}",
+            f"  papers: {entry.papers}",
+        ]
+        for label in ("corpus", "access", "unverified"):
+            if getattr(entry, label):
+                lines.append(f"  {label}: {getattr(entry, label)}")
+    return lines

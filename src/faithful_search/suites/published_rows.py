@@ -1,0 +1,196 @@
+"""Rows of published data sets to ours, one function for each shape.
+
+Each takes a row as its publisher stores it and gives one with `id`, `question`, `answers` and what
+else is known of the question. What the question cannot be answered without (an image, a file)
+raises `NotText`, and a row without question or answers `DataError`.
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .. import columns
+from ..errors import DataError
+
+Row = dict[str, Any]
+Published = Mapping[str, Any]
+
+_PQAREF = re.compile(
+    r"(?:Instruction|Question)\W{0,4}:?\s*(?P<question>.+?)\s*\n\W*Abstracts?\b.*"
+    r"\n\s*\W*Answer\W{0,4}:\s*(?P<answer>.+)\Z",
+    re.DOTALL | re.IGNORECASE,
+)
+
+
+class NotText(Exception):
+    """A question that takes more than text; its message names what."""
+
+
+def plain(row: Published) -> Row:
+    """Any row whose columns are known to `columns`.
+
+    Example:
+        >>> plain({"_id": "b3", "Question": "Where?", "Answer": "Oslo"})
+        {'id': 'b3', 'question': 'Where?', 'answers': ['Oslo']}
+    """
+    question, gold, identity = columns.question(row), columns.golds(row), columns.identity(row)
+    missing = []
+    if question is None:
+        missing.append("question")
+    if gold is None or not gold.value:
+        missing.append("answers")
+    if question is None or gold is None or not gold.value:
+        raise DataError(f"no {' and no '.join(missing)}; its columns: {', '.join(map(str, row))}")
+    named = {} if identity is None else {"id": identity.value}
+    return {**named, "question": question.value, "answers": list(gold.value)}
+
+
+def flashrag(row: Published) -> Row:
+    """FlashRAG's: `id`, `question`, `golden_answers`, and in `metadata` what the set's own rows
+    had, as the facts that support the answer.
+    """
+    metadata = row.get("metadata")
+    ours = plain(row)
+    if not isinstance(metadata, Mapping):
+        return ours
+    titles = _titles(metadata.get("supporting_facts"))
+    if titles:
+        ours["supporting_titles"] = titles
+    for name in ("type", "level"):
+        if isinstance(metadata.get(name), str):
+            ours[name] = metadata[name]
+    return ours
+
+
+def musique(row: Published) -> Row:
+    """MuSiQue's own: aliases beside the answer, paragraphs of which some support it, and the
+    question's decomposition.
+    """
+    if row.get("answerable") is False:
+        raise DataError("not answerable from its paragraphs")
+    paragraphs = list(row.get("paragraphs") or ())
+    supporting = [entry["title"] for entry in paragraphs if entry.get("is_supporting")]
+    steps = []
+    for step in row.get("question_decomposition") or ():
+        place = step.get("paragraph_support_idx")
+        paragraph = paragraphs[place] if place is not None and place < len(paragraphs) else {}
+        steps.append(
+            {
+                "question": step.get("question", ""),
+                "answer": step.get("answer", ""),
+                "title": paragraph.get("title", ""),
+                "text": paragraph.get("paragraph_text", ""),
+            }
+        )
+    return plain(row) | {"supporting_titles": _once(supporting), "decomposition": steps}
+
+
+def morehopqa(row: Published) -> Row:
+    """MoreHopQA's: `_id`, `question`, `answer`, `context` as HotpotQA's, and the question that it
+    was made of.
+    """
+    more = {name: row[name] for name in ("previous_question", "answer_type") if row.get(name)}
+    return plain(row) | more
+
+
+def pqaref(row: Published) -> Row:
+    """PQAref's: one text with the instruction (the question), abstracts, and the referenced
+    answer.
+    """
+    match = _PQAREF.search(str(row.get("input", "")))
+    if match is None:
+        raise DataError("its text has no question, abstracts and answer, in this order")
+    return {"question": match["question"].strip(), "answers": [match["answer"].strip()]}
+
+
+def bioasq(row: Published) -> Row:
+    """BioASQ's as question, answer and the ids of the passages that are relevant."""
+    listed = row.get("relevant_passage_ids")
+    passages = columns.answers(listed) if listed is not None else ()
+    return plain(row) | {"supporting_ids": list(passages)}
+
+
+def gaia(row: Published) -> Row:
+    """GAIA's; those that come with a file are left out."""
+    if str(row.get("file_name") or "").strip():
+        raise NotText("a file")
+    return plain(row) | {"level": str(row.get("Level", ""))}
+
+
+def hle(row: Published) -> Row:
+    """Humanity's Last Exam's; those with an image are left out."""
+    if row.get("image") or row.get("image_preview"):
+        raise NotText("an image")
+    return plain(row) | {name: row[name] for name in ("answer_type", "category") if row.get(name)}
+
+
+def browsecomp(row: Published) -> Row:
+    """BrowseComp's, decrypted by the canary of its row."""
+    secret = str(row.get("canary") or "")
+    if not secret:
+        raise DataError("no canary, by which it is encrypted")
+    problem = decrypted(str(row.get("problem") or ""), secret)
+    return {"question": problem, "answers": [decrypted(str(row.get("answer") or ""), secret)]}
+
+
+def decrypted(text: str, password: str) -> str:
+    """BrowseComp's cipher: base64 of the bytes, each XOR the SHA-256 of the password, which is
+    repeated. Raises `DataError` for what is no such text.
+
+    Example:
+        >>> decrypted("YgJ6LQ==", "x")
+        'Oslo'
+    """
+    key = hashlib.sha256(password.encode()).digest()
+    try:
+        cipher = base64.b64decode(text, validate=True)
+        return bytes(byte ^ key[place % len(key)] for place, byte in enumerate(cipher)).decode()
+    except ValueError as error:  # no base64, or not UTF-8 when decrypted
+        raise DataError(f"cannot be decrypted ({error})") from error
+
+
+def contexts(row: Published) -> list[Row]:
+    """The passages that come with a row, as the rows of a corpus: MuSiQue's paragraphs, contexts of
+    HotpotQA's form in the row or in its `metadata`, Pirá's abstract, BioASQ's passage with its id.
+    None where it has none.
+    """
+    if isinstance(row.get("passage"), str):
+        return [{"id": str(row["id"]), "title": "", "text": row["passage"]}]
+    metadata = row.get("metadata")
+    context = row.get("context")
+    if context is None and isinstance(metadata, Mapping):
+        context = metadata.get("context")
+    if row.get("paragraphs"):
+        return [
+            {"title": entry.get("title", ""), "text": entry["paragraph_text"]}
+            for entry in row["paragraphs"]
+            if entry.get("paragraph_text")
+        ]
+    if context is not None:
+        return [
+            {"title": title, "text": " ".join(str(sentence).strip() for sentence in sentences)}
+            for title, sentences in _pairs(context, ("sentences", "content"))
+        ]
+    text = row.get("abstract") or row.get("text_excerpts_un_reports")
+    return [{"title": "", "text": text.strip()}] if isinstance(text, str) and text.strip() else []
+
+
+def _titles(facts: Any) -> list[str]:
+    return _once(title for title, _ in _pairs(facts, ("sent_id",)))
+
+
+def _pairs(value: Any, names: tuple[str, ...]) -> list[tuple[str, Any]]:
+    """HotpotQA's pairs of a title and something, as a list of pairs or as two columns."""
+    if isinstance(value, Mapping):
+        beside = next((value[name] for name in names if value.get(name) is not None), None)
+        titles = value.get("title") or ()
+        return list(zip(titles, beside if beside is not None else titles, strict=False))
+    if isinstance(value, list | tuple):
+        return [(str(pair[0]), pair[1]) for pair in value if len(pair) >= 2]
+    return []
+
+
+def _once(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(texts))
