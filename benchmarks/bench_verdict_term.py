@@ -21,7 +21,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from faithful_search.bundled import tiny_policy
-from faithful_search.rewards import pou_mix
+from faithful_search.rewards import EvidenceSensitivity, pou_mix
 from faithful_search.tasks import load_tasks
 from faithful_search.training.arguments import SearchGRPOConfig
 from faithful_search.training.grpo import SearchGRPOTrainer
@@ -83,13 +83,14 @@ def build(
         seed=SEED,
         verdict_weight=1.0,
     )
+    budget = None if given.budget < 0 else given.budget
     return SearchGRPOTrainer(
         AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32),
         args,
         load_tasks("world", "train", limit=max(1, given.rollouts // GROUP)),
         processing_class=AutoTokenizer.from_pretrained(path),
         toolbox=toolbox,
-        reward=pou_mix(None if given.budget < 0 else given.budget),
+        reward=pou_mix(sensitivity=EvidenceSensitivity(budget, centre=True)),
         limits=script.limits(TOKENS),
     )
 

@@ -94,7 +94,7 @@ SFT = {
     "habits": "{}",
     "swaps_per_episode": 0,
     "swaps_per_twin": 0,
-    "verdict_weight": 1,
+    "verdict_token_weight": 1,
     "episodes": 3000,
     "per_device_train_batch_size": 32,
     "learning_rate": 1e-4,
@@ -376,7 +376,7 @@ POKEE = Study(
     settings={
         "RLOO": Setting("pokee.py", "pokee_tiny.yaml"),
         "RLOO, rate 3e-4": Setting("pokee.py", "pokee_tiny.yaml", {"learning_rate": 3e-4}),
-        "RLOO, F1": Setting("pokee.py", "pokee_tiny.yaml", {"answer_reward": "f1"}),
+        "RLOO, F1": Setting("pokee.py", "pokee_tiny.yaml", {"correctness": "f1"}),
     },
     measure={
         "dialect": "pokee",

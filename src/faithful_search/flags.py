@@ -1,10 +1,15 @@
 """Dataclass fields as command-line flags, and checks of their values."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from .docstrings import summary_and_arguments
 from .errors import ConfigError
+
+_THEIRS: Any = object()
+"""Stands for the default of the parameter that a flag sets."""
 
 
 def flag(default: Any, help: str, **metadata: Any) -> Any:
@@ -15,6 +20,42 @@ def flag(default: Any, help: str, **metadata: Any) -> Any:
     if isinstance(default, list):
         return dataclasses.field(default_factory=lambda: [*default], metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def knob(owner: Callable[..., Any], parameter: str, default: Any = _THEIRS, help: str = "") -> Any:
+    """A flag that sets a parameter of a reward, of a function that makes one, or of other settings.
+
+    What the flag does is said where the parameter is defined: its default is the parameter's, and
+    its help text is what the owner's docstring, or the help text of its own flag, says of it.
+
+    Args:
+        owner: whose parameter it is.
+        parameter: its name.
+        default: where the flag has another default.
+        help: where the flag takes other values than the parameter.
+
+    Example:
+        >>> from faithful_search.rewards import SelfRubric
+        >>> knob(SelfRubric, "temperature").default
+        0.1
+    """
+    if default is _THEIRS:
+        default = inspect.signature(owner).parameters[parameter].default
+    text = _help_of(owner, parameter).replace("%", "%%")  # argparse formats it
+    return flag(default, help or text[:1].upper() + text[1:])
+
+
+def _help_of(owner: Callable[..., Any], parameter: str) -> str:
+    """What a class, or one that it extends, or a function says of its parameter."""
+    if isinstance(owner, type) and dataclasses.is_dataclass(owner):
+        for field in dataclasses.fields(owner):
+            if field.name == parameter and "help" in field.metadata:
+                return str(field.metadata["help"])
+    for place in inspect.getmro(owner) if isinstance(owner, type) else (owner,):
+        _, arguments = summary_and_arguments(inspect.cleandoc(place.__doc__ or ""))
+        if parameter in arguments:
+            return arguments[parameter]
+    return ""
 
 
 def old_name_line(old: str, new: str) -> str:
@@ -44,6 +85,17 @@ def check_choices(flags: Any, choices: Mapping[str, Sequence[str]]) -> None:
             raise ConfigError(
                 f"unknown {name} {getattr(flags, name)!r}; there are: {', '.join(allowed)}"
             )
+
+
+def check_literals(flags: Any) -> None:
+    """Raise `ConfigError` if a flag is none of the choices that its type, a `Literal`, has. On the
+    command line the parser refuses them; a YAML file says what it likes.
+    """
+    choices = {}
+    for name, kind in get_type_hints(type(flags)).items():
+        if get_origin(kind) is Literal:
+            choices[name] = get_args(kind)
+    check_choices(flags, choices)
 
 
 def refuse_unread(flags: Any, reads: object, names: Iterable[str], reader: str) -> None:

@@ -24,7 +24,7 @@ import faithful_search as fs
 
 PACKAGE = Path(fs.__file__).parent
 LAYERS = (
-    {"errors"},
+    {"errors", "docstrings"},
     {"flags"},
     {
         "registry",

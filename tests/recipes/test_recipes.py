@@ -8,6 +8,7 @@ import runpy
 import shutil
 import sys
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from faithful_search.bundled import tiny_policy
 from faithful_search.counterfactual import CounterfactualWorld
 from faithful_search.errors import ConfigError
-from faithful_search.gauntlet import published
+from faithful_search.gauntlet import mixes, published
 from faithful_search.judges import ContainmentJudge, GroundingJudge
 from faithful_search.judges.endpoint import EndpointJudge
 from faithful_search.measure.evaluation import Evaluation
@@ -212,8 +213,8 @@ def test_a_reward_of_the_literature_asks_the_judge():
             "--counterfactual_groups own: read with --counterfactual above 0",
         ),
         ("pou", "--source_gated false --source_gated_by support", "there is no gate"),
-        ("pou", "--source_gated_by judge", "there are: words, support"),
-        ("pou", "--draws batch --reward answer_only", "there are: rollout, question"),
+        ("pou", "--source_gated_by judge", "invalid choice: 'judge'"),
+        ("pou", "--draws batch --reward answer_only", "invalid choice: 'batch'"),
         ("pou", "--reward answer_only --process_on_right true", "nothing but the answer"),
         ("pou", "--reward castform", "takes no --source_gated true"),
         ("pou", "--reward kastform", "there are: pou, answer_only, carr, castform"),
@@ -242,12 +243,12 @@ def test_a_reward_of_the_literature_asks_the_judge():
         ("veritas", "--eval_questions held_out.jsonl", "are mixed"),
         ("ppo", "--advantages trl --value_learning_rate 1e-5 --lam 1", "compare the rollouts"),
         ("ppo", "--per_device_train_batch_size 1", "two rollouts a batch"),
-        ("pokee", "--answer_reward judge", "feedback of a model that reads"),
+        ("pokee", "--correctness judge", "feedback of a model that reads"),
         ("pokee", "--format_weight -1", "at least 0"),
         (
             "self_eval",
             "--correctness judge",
-            "unknown correctness 'judge'; there are: self, em, f1",
+            "argument --correctness: invalid choice: 'judge'",
         ),
         ("self_eval", "--corpus http://127.0.0.1:9", "are mixed"),
     ],
@@ -257,6 +258,22 @@ def test_flags_that_do_not_fit_are_refused(recipe, flags, says):
         script, args, _ = parse(recipe, *flags.split())
         build = recipe_module(recipe).build_reward
         build(script, args) if recipe == "veritas" else build(script)
+
+
+def test_a_files_choices_are_checked_too(tmp_path):
+    (tmp_path / "draws.yaml").write_text("draws: batch\n")
+    with pytest.raises(ConfigError, match="unknown draws 'batch'; there are: rollout, question"):
+        pou.parse(["--config", str(tmp_path / "draws.yaml"), *CPU])
+
+
+@pytest.mark.parametrize("recipe", ["pou", "veritas", "pokee", "self_eval"])
+def test_every_flag_says_what_it_does(recipe):
+    settings = recipe_module(recipe).RECIPE.settings
+    assert [field.name for field in fields(settings) if not field.metadata.get("help")] == []
+
+
+def test_the_gauntlet_runs_what_the_recipe_trains_with():
+    assert mixes.MIXES["pou_recipe"](None) == reward()
 
 
 def test_a_share_of_the_questions_is_stale():

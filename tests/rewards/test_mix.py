@@ -140,7 +140,8 @@ def test_a_part_that_abstained_empties_its_row_and_no_other(part):
 
 
 def test_the_ablations_are_configurations():
-    assert rewards.pou_mix(2).parts["evidence_sensitivity"].budget == 2
+    two_steps = EvidenceSensitivity(budget=2)
+    assert rewards.pou_mix(sensitivity=two_steps).parts["evidence_sensitivity"] == two_steps
     assert list(rewards.pou_mix(sensitivity=False).parts) == ["citation", "answer"]
     assert rewards.pou_mix(alpha=0.5).alpha(MixState(0.9)) == 0.5
     without_support = rewards.pou_mix(alpha=0.0, sensitivity=False, paper=True)
@@ -286,15 +287,27 @@ def test_proof_of_use_needs_evidence_that_holds_the_answer_by_default():
     assert paper.score(right).value == pytest.approx((1.0 + 0.5) / 2)
 
 
+@pytest.mark.parametrize("setting", [{"alpha": 0.5}, {"correctness": Correctness()}])
+def test_a_whole_answer_takes_no_settings_of_its_parts(setting):
+    with pytest.raises(ConfigError, match="answer is all of R_a"):
+        rewards.pou_mix(answer=Adaptive(), **setting)
+
+
+@pytest.mark.parametrize("weights", [{"info_think": -1}, {"exact_match": math.nan}])
+def test_weights_of_veritas_are_not_negative(weights):
+    with pytest.raises(ConfigError, match="weights are 0"):
+        rewards.veritas_mix(**weights)
+
+
 @pytest.mark.parametrize(
     ("given", "gated", "centred", "on_right"),
     [
         ({}, True, True, True),
         ({"paper": True}, False, False, False),
         ({"correctness": Correctness()}, False, True, True),
-        ({"centre": False}, True, False, True),
+        ({"sensitivity": EvidenceSensitivity()}, True, False, True),
         ({"process_on_right": False}, True, True, False),
-        ({"paper": True, "centre": True}, False, True, False),
+        ({"paper": True, "sensitivity": EvidenceSensitivity(centre=True)}, False, True, False),
         ({"paper": True, "process_on_right": True}, False, False, True),
     ],
 )

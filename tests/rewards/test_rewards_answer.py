@@ -6,6 +6,7 @@ from stub_judges import Author, Down, by_word
 
 from faithful_search.judges import ContainmentJudge, GroundingJudge, Pair, Request
 from faithful_search.rewards import (
+    Adaptive,
     AnswerSupport,
     Correctness,
     Declined,
@@ -365,7 +366,7 @@ def test_alpha_follows_the_gated_outcome():
     ]
     only = answer_only_mix(SourceGated())
     assert [score.value for score in only.score_batch(rows)] == [1.0, 0.0, 0.0, 1.0]
-    mix = pou_mix(correctness=SourceGated(), sensitivity=False, beta=0.5, paper=True)
+    mix = pou_mix(answer=Adaptive(outcome=SourceGated(), beta=0.5), sensitivity=False, paper=True)
     components = mix.components(rows)
     assert only.outcome_name == mix.outcome_name == "source_gated"
     assert "correctness" not in components[0]

@@ -3,9 +3,9 @@ KIND MORE`.
 
 Each process leaves in OUT what it saw; the main one the model, which one step of plain gradient
 descent with a learning rate of 1 has moved by exactly the gradient. KIND is "ddp", "fsdp2" or
-"zero3". MORE is JSON: `reward` has arguments of `pou_mix`, `args` of `SearchGRPOConfig`; with
-`lora` an adapter is trained, with `kept_responses` a policy that sees so many responses, by
-VERITAS's reward; with `sync` the test of weight syncs is made too.
+"zero3". MORE is JSON: `sensitivity` has arguments of `EvidenceSensitivity`, `args` of
+`SearchGRPOConfig`; with `lora` an adapter is trained, with `kept_responses` a policy that sees so
+many responses, by VERITAS's reward; with `sync` the test of weight syncs is made too.
 """
 
 import json
@@ -24,7 +24,7 @@ from peft import LoraConfig
 from faithful_search.errors import FaithfulSearchError, GeneratorError
 from faithful_search.inference.base import Completion, Sampling
 from faithful_search.inference.transformers import TransformersGenerator
-from faithful_search.rewards import pou_mix, veritas_mix
+from faithful_search.rewards import EvidenceSensitivity, pou_mix, veritas_mix
 from faithful_search.rollout import Engine, Limits
 from faithful_search.tasks import Task
 from faithful_search.tools import Toolbox
@@ -199,7 +199,10 @@ def made(out: Path, rows: int, settings: dict[str, Any], more: dict[str, Any]) -
         dialect="search_r1" if kept else "pou",
         reward=veritas_mix()
         if kept
-        else pou_mix(**{"budget": 2, "paper": True, **more.get("reward", {})}),
+        else pou_mix(
+            paper=True,
+            sensitivity=EvidenceSensitivity(**{"budget": 2, **more.get("sensitivity", {})}),
+        ),
     )
 
 

@@ -168,7 +168,7 @@ def test_only_a_twins_last_turn_is_learnt(toolbox, played):
     chat = ChatFormat.of(tokenizer, POU)
     episode, twins = next(one for one in played if one.twins and len(one.episode.steps) > 2)
     whole, twin = build_dataset(
-        [episode, twins[-1]], chat, toolbox.schemas, "all", verdict_weight=7.0
+        [episode, twins[-1]], chat, toolbox.schemas, "all", verdict_token_weight=7.0
     )
     assert whole["labels"] == whole["input_ids"]
     learnt = [
@@ -276,7 +276,7 @@ def test_only_a_decorators_recited_answer_is_learnt():
     """
     chat = ChatFormat.of(read_tokenizer(str(tiny_policy("pou"))), POU)
     made = [decorated(episode(), random.Random(0), how) for how in ("recited", "guessed")]
-    settings = {"verdict_weight": 7.0, "copied_weight": 5.0, "reading": True}
+    settings = {"verdict_token_weight": 7.0, "copied_weight": 5.0, "reading": True}
     recited, guessed, read = build_dataset([*made, episode()], chat, (), **settings)
     for row in (recited, guessed):
         assert 7.0 not in row["loss_weights"]

@@ -121,7 +121,7 @@ CREDIT = [
 ]
 VERDICTS = {
     "args": {"verdict_weight": 1e3},  # an untrained model's p(yes) hardly moves
-    "reward": {"draws": "question", "centre": True, "budget": None},
+    "sensitivity": {"draws": "question", "centre": True, "budget": None},
 }
 AGAIN, TWICE = {"activation_checkpointing": True}, {"gradient_accumulation_steps": 2}
 slow = partial(pytest.param, marks=pytest.mark.slow)

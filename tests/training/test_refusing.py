@@ -16,6 +16,7 @@ from trl import ModelConfig
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.measure.ledger import lock
 from faithful_search.recipes import evaluate, pou
+from faithful_search.recipes.running import TrainingRecipe
 from faithful_search.training.arguments import PokeeConfig, SearchGRPOConfig, SearchSFTConfig
 from faithful_search.training.outline import settings_of
 from faithful_search.training.refusing import GRPO, MODEL, check_early, checked, read_config
@@ -57,7 +58,7 @@ REFUSED = {
     ("veritas", "--rollouts trl"): "'search_r1' writes its calls into its text",
     ("veritas", "--w_exact_match -1"): "weights are 0",
     ("ppo", "--gama 1"): "did you mean --gamma?",
-    ("self_eval", "--reward none"): "there are: trajectory, answer_only",
+    ("self_eval", "--reward none"): "invalid choice: 'none'",
     ("pokee", "--format_wait 1"): "did you mean --format_weight?",
     ("sft", "--learning_rte 1"): "no such flag: --learning_rte; did you mean --learning_rate?",
     ("sft", "--min_episode_steps few"): "argument --min_episode_steps",
@@ -230,6 +231,8 @@ OLD = [
     ("pou", "--overwrite_output_dir=true", "--overwrite"),
     ("sft", "--top_k=2", "--search_top_k"),
     ("sft", "--verdict_weight=3", "--verdict_token_weight"),
+    ("pokee", "--answer_reward=em", "--correctness"),
+    ("self_eval", "--judge_temperature=0", "--self_temperature"),
 ]
 
 
@@ -237,8 +240,8 @@ OLD = [
 def test_an_old_name_works_and_says_the_new_one(recipe, flag, name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     module = import_module(f"faithful_search.recipes.{recipe}")
-    if recipe == "pou":
-        check_early(module.PoUArguments, [flag], module.DEFAULT_CONFIG)
+    if isinstance(getattr(module, "RECIPE", None), TrainingRecipe):
+        check_early(module.RECIPE.settings, [flag], module.DEFAULT_CONFIG)
     else:
         module.check([flag])
     assert f"is called {name} now" in capsys.readouterr().err

@@ -135,7 +135,7 @@ def build_dataset(
     tools: Sequence[dict[str, Any]] = (),
     loss_on: Literal["agent", "all"] = "agent",
     max_length: int | None = None,
-    verdict_weight: float = 1.0,
+    verdict_token_weight: float = 1.0,
     copied_weight: float = 1.0,
     reading: bool = False,
     kept_responses: int = 0,
@@ -153,7 +153,7 @@ def build_dataset(
             also on prompts and tool responses.
         max_length: longer rows are left out with a warning: half an episode would teach to stop in
             the middle.
-        verdict_weight: how many times a verdict's token counts. Only a few of an episode's hundreds
+        verdict_token_weight: how many times a verdict's token counts. Only a few of an episode's hundreds
             of tokens show whether its evidence was read.
         copied_weight: how many times a token counts, at least, that the agent takes from evidence
             just found; see `weigh_copied`.
@@ -168,7 +168,9 @@ def build_dataset(
     # over all.
     rows: list[dict[str, Any]] = []
     for trajectory in trajectories:
-        rows += _rows(trajectory, chat, tools, loss_on, verdict_weight, reading, kept_responses)
+        rows += _rows(
+            trajectory, chat, tools, loss_on, verdict_token_weight, reading, kept_responses
+        )
     if copied_weight != 1.0:
         weigh_copied(rows, copied_weight)
     short = [row for row in rows if max_length is None or row["length"] <= max_length]
@@ -295,7 +297,7 @@ def _rows(
     chat: ChatFormat,
     tools: Sequence[dict[str, Any]],
     loss_on: str,
-    verdict_weight: float,
+    verdict_token_weight: float,
     reading: bool,
     kept_responses: int,
 ) -> Iterator[dict[str, Any]]:
@@ -309,8 +311,8 @@ def _rows(
     judges_evidence = DECORATED not in trajectory.meta
     weights = [1.0] * len(ids)
     if judges_evidence and Citation().covers(trajectory.dialect):
-        for place in _verdicts(trajectory, tokens, chat) if verdict_weight != 1.0 else ():
-            weights[place] = verdict_weight
+        for place in _verdicts(trajectory, tokens, chat) if verdict_token_weight != 1.0 else ():
+            weights[place] = verdict_token_weight
     columns: dict[str, list[Any]] = {
         "input_ids": ids,
         "labels": [token if learn else IGNORED for token, learn in zip(ids, learnt, strict=True)],

@@ -9,7 +9,15 @@ from .. import dialects, rewards, scoring
 from ..errors import ConfigError
 from ..judges import Judge
 from ..registry import make
-from ..rewards import Adaptive, AnswerSupport, Mix, MixState, Reward, SourceGated
+from ..rewards import (
+    Adaptive,
+    AnswerSupport,
+    EvidenceSensitivity,
+    Mix,
+    MixState,
+    Reward,
+    SourceGated,
+)
 from ..world import bundled_world
 from ..world.facts import FactsJudge
 from . import published
@@ -26,13 +34,15 @@ def _proof_of_use(judge: Judge | None) -> Mix:
 
 def _pou_recipe(judge: Judge | None) -> Mix:
     return rewards.pou_mix(
-        support=AnswerSupport(judge or FactsJudge()),
-        correctness=SourceGated(support=AnswerSupport()),
-        beta=0.8,
+        sensitivity=EvidenceSensitivity(
+            draws="question", centre=True, foils=bundled_world(("train",)), hard=0.5
+        ),
+        answer=Adaptive(
+            AnswerSupport(judge or FactsJudge()),
+            SourceGated(support=AnswerSupport()),
+            beta=0.8,
+        ),
         process_on_right=False,
-        foils=bundled_world(("train",)),
-        hard=0.5,
-        draws="question",
     )
 
 

@@ -6,13 +6,14 @@ file or on the command line, which wins.
 """
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Literal
 
 from ..bundled import shipped
 from ..errors import ConfigError
-from ..flags import check_choices, flag
+from ..flags import knob
 from ..judges import Judge
 from ..rewards import Mix, pokee_mix
+from ..rollout.arguments import EnvironmentArguments
 from ..training.starting import RunArguments, run_recipe
 from .running import TrainingRecipe
 
@@ -23,29 +24,26 @@ DEFAULT_CONFIG = shipped("recipes/configs") / "pokee_tiny.yaml"
 class PokeeArguments(RunArguments):
     """The questions, the reward of the answer, and whether the agent checks its answer."""
 
-    dialect: str = flag("pokee", "Dialect that the policy writes.")
-    verify: bool = flag(True, "Let the agent check its answers, and search on after INCORRECT.")
-    answer_reward: str = flag(
-        "judge",
-        "Reward of the answer: 'judge' (AI feedback after an exact match), 'em' or 'f1'.",
-    )
-    format_weight: float = flag(0.1, "Reward of a valid format. A right answer's reward is 1.")
+    dialect: str = knob(EnvironmentArguments, "dialect", default="pokee")
+    verify: bool = knob(EnvironmentArguments, "verify", default=True)
+    correctness: Literal["judge", "em", "f1"] = knob(pokee_mix, "metric")
+    format_weight: float = knob(pokee_mix, "format_weight")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choices(self, {"answer_reward": ("judge", "em", "f1")})
-        if self.answer_reward == "judge" and not self.reads:
+        if self.correctness == "judge" and not self.reads:
             raise ConfigError(
-                "--answer_reward judge is feedback of a model that reads: give --judge endpoint, "
-                "generator, nli or remote, or compare strings with --answer_reward em"
+                "--correctness judge is feedback of a model that reads: give --judge endpoint, "
+                "generator, nli or remote, or compare strings with --correctness em"
             )
 
 
 def build_reward(script: PokeeArguments, judge: Judge | None = None) -> Mix:
     """The mix of AI feedback, or a comparison of strings, and the small reward of the format."""
-    answer_judge = judge if script.answer_reward == "judge" else None
     return pokee_mix(
-        answer_judge, metric=cast(Any, script.answer_reward), format_weight=script.format_weight
+        judge if script.correctness == "judge" else None,
+        metric=script.correctness,
+        format_weight=script.format_weight,
     )
 
 

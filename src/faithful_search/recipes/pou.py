@@ -6,16 +6,17 @@ or on the command line, which wins.
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from .. import suites
 from ..bundled import shipped
 from ..errors import ConfigError
-from ..flags import check_choices, flag
+from ..flags import check_choices, flag, knob
 from ..gauntlet import published
 from ..judges import Judge, Writer
 from ..judges.condensing import Condensing
 from ..rewards import (
+    Adaptive,
     AnswerLikelihoodGap,
     AnswerSupport,
     Correctness,
@@ -37,15 +38,6 @@ if TYPE_CHECKING:
     from ..training.arguments import SearchGRPOConfig
 
 DEFAULT_CONFIG = shipped("recipes/configs") / "pou_tiny.yaml"
-CHOICES = {
-    "reward": ("pou", "answer_only", *published.names()),
-    "draws": ("rollout", "question"),
-    "correctness": ("em", "f1", "judge"),
-    "source_gated_by": ("words", "support"),
-    "lures": ("template", "judge"),
-    "foils": ("none", "world", "auto"),
-    "support_by": ("auto", "words", "facts"),
-}
 
 
 @dataclass
@@ -54,84 +46,97 @@ class PoUArguments(RunArguments):
 
     reward: str = flag(
         "pou",
-        "'pou', 'answer_only' (format and answer, the baseline), or a reward of the literature, as "
-        "docs/gauntlet.md calls it",
+        "Reward: 'pou', 'answer_only' (format and answer, the baseline), or one of the literature, "
+        "as docs/gauntlet.md calls it.",
     )
-    budget: int = flag(
-        1,
-        "B_max: number of steps of a rollout that are perturbed; -1 perturbs all of them, 0 leaves "
-        "R_pt out",
+    budget: int = knob(
+        EvidenceSensitivity,
+        "budget",
+        help="B_max: number of steps of a rollout that are perturbed. -1 perturbs all of them, 0 "
+        "leaves R_pt out.",
     )
-    draws: str = flag(
-        "rollout",
-        "'rollout' draws R_pt's probes anew for each rollout; 'question' has all rollouts of a "
-        "question share them",
-    )
-    centre: bool = flag(
-        False,
-        "subtract from each of R_pt's moves the batch's mean, taken separately for the verdicts "
-        "yes and no",
-    )
-    foils: str = flag(
+    draws: Literal["rollout", "question"] = knob(EvidenceSensitivity, "draws")
+    centre: bool = knob(EvidenceSensitivity, "centre")
+    foils: Literal["none", "world", "auto"] = flag(
         "none",
-        "'world' replaces evidence in R_pt's probes by passages of the bundled world that state "
-        "another fact in the same words; 'auto' does so where that world is searched",
+        "Look-alikes in R_pt's probes: 'world' takes passages of the bundled world that state "
+        "another fact in the same words, 'auto' does so where that world is searched.",
     )
-    hard: float = flag(1.0, "share of probes made with --foils; the others are made without")
+    hard: float = knob(EvidenceSensitivity, "hard")
     shuffle_sensitivity: bool = flag(
-        False, "as a control, give each rollout the R_pt of another rollout of its question"
+        False, "As a control, give each rollout the R_pt of another rollout of its question."
     )
     snippets: int = flag(
         0,
-        "number of corpus passages from which R_pt's replacements are drawn; 0 draws them from the "
-        "evidence of the batch's other questions",
+        "Number of corpus passages from which R_pt's replacements are drawn. 0 draws them from the "
+        "evidence of the batch's other questions.",
     )
-    correctness: str = flag(
-        "em", "R_anc: 'em', 'f1', or 'judge', which is asked where exact match fails"
+    correctness: Literal["em", "f1", "judge"] = flag(
+        "em", "R_anc: 'em', 'f1', or 'judge', which is asked where exact match fails."
     )
     source_gated: bool = flag(
-        False, "count R_anc only where the cited evidence supports the answer"
+        False, "Count R_anc only where the cited evidence supports the answer."
     )
-    source_gated_by: str = flag(
+    source_gated_by: Literal["words", "support"] = flag(
         "words",
-        "how --source_gated decides: 'words' (the answer occurs in the evidence), or 'support' "
-        "(as R_ans does)",
+        "How --source_gated decides: 'words' (the answer occurs in the evidence), or 'support' "
+        "(as R_ans does).",
     )
     likelihood_gap: bool = flag(
         False,
-        "add a reward for how much more probable the evidence makes the answer (CTRL-RAG)",
+        "Add a reward for how much more probable the evidence makes the answer (CTRL-RAG).",
     )
-    process_on_right: bool = flag(
-        False, "count all rewards but R_anc on right answers only; elsewhere they are 0"
+    process_on_right: bool = knob(pou_mix, "process_on_right", default=False)
+    lures: Literal["template", "judge"] = flag(
+        "template", "Who writes R_pt's lures: 'template' or 'judge'."
     )
-    lures: str = flag("template", "who writes R_pt's lures: 'template' or 'judge'")
     condense: bool = flag(
-        False, "let the judge's model shorten pages and facts to what a query asks for"
+        False, "Let the judge's model shorten pages and facts to what a query asks for."
     )
-    support: bool = flag(True, "false leaves R_ans out (α = 0)")
-    support_by: str = flag(
+    support: bool = flag(
+        True, "Reward the support of the answer, R_ans. false leaves it out (α = 0)."
+    )
+    support_by: Literal["auto", "words", "facts"] = flag(
         "auto",
-        "what decides R_ans: 'words', or 'facts' of the bundled world; 'auto' takes the judge, or "
-        "without one the facts where they are known",
+        "What decides R_ans: 'words', or 'facts' of the bundled world. 'auto' takes the judge, or "
+        "without one the facts where they are known.",
     )
-    alpha_fixed: float | None = flag(None, "a fixed α; 0.5 is the paper's static mix")
-    alpha_beta: float = flag(
-        0.9, "how much of the running mean of correctness the next batch keeps"
-    )
-    alpha_start: float | None = flag(
-        None, "the running mean before the first batch; by default that batch's correctness"
-    )
-    alpha_tau: float = flag(0.5, "running mean of correctness at which α is one half")
-    alpha_kappa: float = flag(10.0, "how steeply α falls around --alpha_tau")
+    alpha_fixed: float | None = knob(Adaptive, "fixed")
+    alpha_beta: float = knob(Adaptive, "beta")
+    alpha_start: float | None = knob(pou_mix, "alpha_start")
+    alpha_tau: float = knob(Adaptive, "tau")
+    alpha_kappa: float = knob(Adaptive, "kappa")
 
     @property
     def probes(self) -> bool:
         """Whether R_pt is a part of the reward."""
         return self.reward == "pou" and self.budget != 0
 
+    def sensitivity(self, **sources: Any) -> EvidenceSensitivity | None:
+        """R_pt, with the sources of its replacements; `None` where --budget 0 leaves it out."""
+        if self.budget == 0:
+            return None
+        return EvidenceSensitivity(
+            budget=None if self.budget == -1 else self.budget,  # all steps
+            draws=self.draws,
+            centre=self.centre,
+            hard=self.hard,
+            **sources,
+        )
+
+    def answer(self, **rewards: Reward) -> Adaptive:
+        """R_a, with its process and outcome."""
+        return Adaptive(
+            beta=self.alpha_beta,
+            tau=self.alpha_tau,
+            kappa=self.alpha_kappa,
+            fixed=self.alpha_fixed if self.support else 0.0,
+            **rewards,
+        )
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choices(self, CHOICES)
+        check_choices(self, {"reward": ("pou", "answer_only", *published.names())})
         self._check_published()
         self._check_gate()
         self._check_judge()
@@ -189,6 +194,8 @@ class PoUArguments(RunArguments):
             raise ConfigError(
                 f"budget must be -1 (all steps), 0 (no R_pt) or more, not {self.budget}"
             )
+        self.sensitivity()
+        self.answer()
         flags_of_probes = {
             "--lures judge": self.lures == "judge",
             "--foils world": self.foils == "world",
@@ -236,8 +243,7 @@ def build_reward(script: PoUArguments, judge: Judge | None = None) -> Mix:
     if script.reward in published.names():
         return published.mix_of(script.reward, judge)
     ungated = Correctness(
-        script.correctness,  # type: ignore[arg-type]
-        judge=judge if script.correctness == "judge" else None,
+        script.correctness, judge=judge if script.correctness == "judge" else None
     )
     correctness: Reward = ungated
     if script.source_gated:
@@ -272,26 +278,10 @@ def _proof_of_use(
         from ..world import bundled_world  # reads the whole world
 
         foils = bundled_world(("train",))
-    budget: int | None = script.budget
-    if script.budget == -1:
-        budget = None  # all steps
-    elif script.budget == 0:
-        budget = 1  # of a part that `sensitivity` leaves out; there is no budget of 0
+    writer = _writer(judge, "--lures judge") if script.lures == "judge" else None
     mix = pou_mix(
-        budget,
-        support=_support(script, judge),
-        correctness=correctness,
-        writer=_writer(judge, "--lures judge") if script.lures == "judge" else None,
-        snippets=snippets,
-        sensitivity=script.budget != 0,
-        draws=script.draws,
-        centre=script.centre,
-        foils=foils,
-        hard=script.hard,
-        alpha=script.alpha_fixed if script.support else 0.0,
-        beta=script.alpha_beta,
-        tau=script.alpha_tau,
-        kappa=script.alpha_kappa,
+        sensitivity=script.sensitivity(foils=foils, snippets=snippets, writer=writer) or False,
+        answer=script.answer(process=_support(script, judge), outcome=correctness),
         alpha_start=script.alpha_start,
         process_on_right=script.process_on_right,
     )

@@ -8,11 +8,12 @@ and TRL's `ModelConfig` may stand in the YAML file or on the command line, which
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from .. import suites
 from ..analysis.figures import self_preference
 from ..bundled import shipped
-from ..flags import check_choices, flag
+from ..flags import flag, knob
 from ..measure.behaviour import error_rows
 from ..measure.evaluation import Record
 from ..measure.report import aligned
@@ -26,6 +27,8 @@ from ..rewards import (
     WorldRubric,
     self_eval_mix,
 )
+from ..rewards.self_asked import SelfAsked
+from ..rollout.arguments import EnvironmentArguments
 from ..training.starting import RunArguments, run_recipe
 from .running import TrainingRecipe
 
@@ -36,45 +39,46 @@ DEFAULT_CONFIG = shipped("recipes/configs") / "self_eval_tiny.yaml"
 class SelfEvalArguments(RunArguments):
     """The questions, the rewards, and how the policy judges itself."""
 
-    dialect: str = flag("self_eval", "Dialect that the policy writes.")
+    dialect: str = knob(EnvironmentArguments, "dialect", default="self_eval")
     triples: str = flag(
         "none", "Facts of the tool knowledge_graph. The default dialect can only search."
     )
-    observation_tokens: int = flag(
-        500, "Maximum number of tokens in a tool response; 0 for no limit."
-    )
-    reward: str = flag(
+    observation_tokens: int = knob(EnvironmentArguments, "observation_tokens", default=500)
+    reward: Literal["trajectory", "answer_only"] = flag(
         "trajectory",
         "Reward: 'trajectory' (equation 3), or 'answer_only' (equation 2, the baseline).",
     )
-    correctness: str = flag(
+    correctness: Literal["self", "em", "f1"] = flag(
         "self",
         "How R_a is measured: 'self' (the policy's own verdict, as in the paper), 'em' or 'f1'.",
     )
-    judge_temperature: float = flag(
-        0.1, "Sampling temperature of the policy when it judges itself."
-    )
-    rubric_tokens: int = flag(256, "Maximum number of tokens in an explained score.")
+    self_temperature: float = knob(SelfAsked, "temperature")
+    rubric_tokens: int = knob(SelfRubric, "reply_tokens")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choices(
-            self, {"reward": ("trajectory", "answer_only"), "correctness": ("self", "em", "f1")}
-        )
+    @property
+    def self_rubric(self) -> SelfRubric:
+        """R_t."""
+        return SelfRubric(temperature=self.self_temperature, reply_tokens=self.rubric_tokens)
+
+    @property
+    def self_correctness(self) -> SelfCorrectness:
+        """R_a by the policy's own verdict."""
+        return SelfCorrectness(temperature=self.self_temperature)
 
 
 def build_reward(script: SelfEvalArguments) -> Mix:
     """Equation 3 of the paper, or equation 2. On the bundled world its rubric is logged beside the
     policy's own scores.
     """
-    by_words = None if script.correctness == "self" else Correctness(script.correctness)  # type: ignore[arg-type]
+    correctness: Reward = script.self_correctness
+    if script.correctness != "self":
+        correctness = Correctness(script.correctness)
     trajectory = script.reward == "trajectory"
     watched = trajectory and suites.facts_are_known(script.questions)
     return self_eval_mix(
         trajectory,
-        correctness=by_words,
-        temperature=script.judge_temperature,
-        rubric_tokens=script.rubric_tokens,
+        correctness=correctness,
+        rubric=script.self_rubric,
         watched_by=WorldRubric() if watched else None,
     )
 
@@ -82,8 +86,8 @@ def build_reward(script: SelfEvalArguments) -> Mix:
 def build_metrics(script: SelfEvalArguments) -> dict[str, Reward]:
     """The policy's own verdicts, and on the bundled world those of its facts."""
     metrics: dict[str, Reward] = {
-        "self_rubric": SelfRubric(script.judge_temperature, script.rubric_tokens),
-        "self_correctness": SelfCorrectness(script.judge_temperature),
+        "self_rubric": script.self_rubric,
+        "self_correctness": script.self_correctness,
     }
     if suites.facts_are_known(script.eval_questions):
         metrics["world_rubric"] = WorldRubric()

@@ -5,15 +5,14 @@ Every flag of `VeritasArguments`, `SearchGRPOConfig` and TRL's `ModelConfig` may
 file or on the command line, which wins.
 """
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..bundled import shipped
-from ..errors import ConfigError
-from ..flags import flag
+from ..flags import flag, knob
 from ..judges import Judge
 from ..rewards import FAITHFULNESS, Mix, Warmup, veritas_mix
+from ..rollout.arguments import EnvironmentArguments
 from ..tasks import load_tasks
 from ..training.starting import RunArguments, run_recipe
 from .running import TrainingRecipe
@@ -28,22 +27,18 @@ DEFAULT_CONFIG = shipped("recipes/configs") / "veritas_pairs.yaml"
 class VeritasArguments(RunArguments):
     """The questions, the rewards with their curriculum, and the judge."""
 
-    dialect: str = flag("search_r1", "Dialect that the policy writes.")
+    dialect: str = knob(EnvironmentArguments, "dialect", default="search_r1")
     triples: str = flag(
         "none", "Facts of the tool knowledge_graph. Search-R1's dialect can only search."
     )
-    turns: int = flag(5, "Maximum number of turns in an episode before the forced answer.")
-    turn_tokens: int = flag(500, "Maximum number of tokens in a turn.")
-    observation_tokens: int = flag(
-        500, "Maximum number of tokens in a tool response; 0 for no limit."
-    )
-    force_answer: bool = flag(
-        True, "Force an answer after the last turn if the policy has not given one."
-    )
-    w_exact_match: float = flag(1.0, "Weight of the answer's exact match.")
-    w_info_think: float = flag(0.05, "Weight of information-think faithfulness.")
-    w_think_search: float = flag(0.0, "Weight of think-search faithfulness.")
-    w_think_answer: float = flag(0.02, "Weight of think-answer faithfulness.")
+    turns: int = knob(EnvironmentArguments, "turns", default=5)
+    turn_tokens: int = knob(EnvironmentArguments, "turn_tokens", default=500)
+    observation_tokens: int = knob(EnvironmentArguments, "observation_tokens", default=500)
+    force_answer: bool = knob(EnvironmentArguments, "force_answer", default=True)
+    w_exact_match: float = knob(veritas_mix, "exact_match")
+    w_info_think: float = knob(veritas_mix, "info_think")
+    w_think_search: float = knob(veritas_mix, "think_search")
+    w_think_answer: float = knob(veritas_mix, "think_answer")
     curriculum_start: str = flag(
         "0",
         "T1: the step until which only the exact match counts, as 15, or the epoch, as 1.0ep.",
@@ -53,15 +48,23 @@ class VeritasArguments(RunArguments):
         "T2: the step or epoch from which the faithfulness weights count fully. 0 for both lets "
         "them count fully from the beginning.",
     )
-    soft: bool = flag(False, "Reward the judge's probabilities instead of its labels.")
+    soft: bool = knob(veritas_mix, "soft")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        weights = (self.w_exact_match, self.w_info_think, self.w_think_search, self.w_think_answer)
-        if not all(0 <= weight < math.inf for weight in weights) or max(weights) == 0:
-            raise ConfigError(
-                f"weights are 0 (the part is left out) or more, and one must be more, not {weights}"
-            )
+        self.mix()  # refuses its weights
+
+    def mix(self, judge: Judge | None = None, warmup: Warmup | None = None) -> Mix:
+        """VERITAS's objective with these weights."""
+        return veritas_mix(
+            judge,
+            exact_match=self.w_exact_match,
+            info_think=self.w_info_think,
+            think_search=self.w_think_search,
+            think_answer=self.w_think_answer,
+            warmup=warmup,
+            soft=self.soft,
+        )
 
 
 def build_reward(
@@ -76,15 +79,7 @@ def build_reward(
     """
     epoch = args.steps_per_epoch(len(load_tasks(script.questions)))
     warmup = Warmup.parse(FAITHFULNESS, script.curriculum_start, script.curriculum_end, epoch)
-    return veritas_mix(
-        judge,
-        exact_match=script.w_exact_match,
-        info_think=script.w_info_think,
-        think_search=script.w_think_search,
-        think_answer=script.w_think_answer,
-        warmup=warmup if warmup.end else None,
-        soft=script.soft,
-    )
+    return script.mix(judge, warmup if warmup.end else None)
 
 
 RECIPE = TrainingRecipe(

@@ -2,6 +2,7 @@
 its name.
 """
 
+import math
 import sys
 from dataclasses import replace
 from functools import cache
@@ -92,19 +93,15 @@ def labels() -> dict[str, str]:
 
 
 def pou_mix(
-    budget: int | None = 1,
     *,
     paper: bool = False,
+    sensitivity: EvidenceSensitivity | bool = True,
+    answer: Adaptive | None = None,
     support: Reward | None = None,
     correctness: Reward | None = None,
-    sensitivity: bool = True,
-    beta: float = 0.9,
-    tau: float = 0.5,
-    kappa: float = 10.0,
     alpha: float | None = None,
     alpha_start: float | None = None,
     process_on_right: bool | None = None,
-    **probing: Any,
 ) -> Mix:
     """Proof-of-Use's objective, (R_cite + R_pt + R_a)/3 behind the format gate (equation 10), in a
     form that cannot be earned without evidence, and its ablations.
@@ -117,38 +114,43 @@ def pou_mix(
     it a cold start, or begin with `paper`.
 
     Args:
-        budget: B_max, the perturbed steps of a rollout; 2 is the paper's ablation, `None` is all.
-        paper: the paper's own form, whose defaults for the settings below are `Correctness()`,
-            `process_on_right=False` and `centre=False`.
+        paper: the paper's own form, whose defaults for the settings below are
+            `EvidenceSensitivity()`, `Correctness()` and `process_on_right=False`.
+        sensitivity: R_pt, by default `EvidenceSensitivity(centre=True)`. `False` leaves it out and
+            averages over the two others.
+        answer: R_a, in place of the three settings below.
         support: R_ans, by default `AnswerSupport()`.
         correctness: R_anc, by default `SourceGated(looked_up=False)`.
-        sensitivity: `False` leaves R_pt out and averages over the two others.
-        beta: how much of the outcome's running mean the next batch keeps, see `Adaptive`.
-        tau: the running mean at which alpha is 0.5, see `Adaptive`.
-        kappa: how steeply alpha falls around `tau`, see `Adaptive`.
-        alpha: a constant weight of R_ans in place of the adaptive one; 0.5 is the static mix, 0.0
-            leaves R_ans out.
-        alpha_start: the outcome's running mean before the first batch, see `MixState.ema`.
-        process_on_right: count R_cite, R_pt and R_ans on right answers only, see `Mix.only_right`.
-        probing: other settings of R_pt, see `EvidenceSensitivity`.
+        alpha: a constant weight of R_ans in place of the adaptive one, see `Adaptive.fixed`.
+        alpha_start: the running mean of correctness before the first batch; by default it begins
+            with that batch's mean.
+        process_on_right: count R_cite, R_pt and R_ans on right answers only; elsewhere they are 0.
+
+    Raises:
+        ConfigError: for `answer` beside what it replaces.
+
+    Example:
+        >>> mix = pou_mix(sensitivity=EvidenceSensitivity(budget=2, centre=True), alpha=0.5)
+        >>> list(mix.parts)
+        ['citation', 'evidence_sensitivity', 'answer']
     """
-    if process_on_right is None:
-        process_on_right = not paper
-    if correctness is None:
-        correctness = Correctness() if paper else SourceGated(looked_up=False)
+    if answer is None:
+        if correctness is None:
+            correctness = Correctness() if paper else SourceGated(looked_up=False)
+        answer = Adaptive(support or AnswerSupport(), correctness, fixed=alpha)
+    elif support is not None or correctness is not None or alpha is not None:
+        raise ConfigError(
+            "pou_mix: answer is all of R_a; set its process, outcome and fixed instead of support, "
+            "correctness and alpha"
+        )
     parts: dict[str, Reward | Adaptive] = {"citation": Citation()}
     if sensitivity:
-        parts["evidence_sensitivity"] = EvidenceSensitivity(
-            budget, **{"centre": not paper, **probing}
-        )
-    parts["answer"] = Adaptive(
-        process=support or AnswerSupport(),
-        outcome=correctness,
-        beta=beta,
-        tau=tau,
-        kappa=kappa,
-        fixed=alpha,
-    )
+        if sensitivity is True:
+            sensitivity = EvidenceSensitivity(centre=not paper)
+        parts["evidence_sensitivity"] = sensitivity
+    parts["answer"] = answer
+    if process_on_right is None:
+        process_on_right = not paper
     return Mix(
         parts, only_right=tuple(parts) if process_on_right else (), state0=MixState(alpha_start)
     )
@@ -166,8 +168,7 @@ def self_eval_mix(
     trajectory: bool = True,
     *,
     correctness: Reward | None = None,
-    temperature: float = 0.1,
-    rubric_tokens: int = 256,
+    rubric: SelfRubric | None = None,
     watched_by: Reward | None = None,
 ) -> Mix:
     """The two rewards of trajectory-level self-evaluation (section 3, equations 2 and 3), without a
@@ -183,21 +184,19 @@ def self_eval_mix(
 
     Args:
         trajectory: whether R_t counts.
-        correctness: R_a, by default the policy's own verdict, `SelfCorrectness`.
-        temperature: of the policy's verdicts.
-        rubric_tokens: how long an explained score may be.
+        correctness: R_a, by default the policy's own verdict, `SelfCorrectness()`.
+        rubric: R_t, by default `SelfRubric()`.
         watched_by: scored and logged beside R_t with a weight of 0: what the policy's own scores
             are compared with.
     """
-    answer, rubric = (
-        correctness or SelfCorrectness(temperature),
-        SelfRubric(temperature, rubric_tokens),
-    )
-    weighed: list[tuple[Reward, float]] = (
-        [(answer, 0.5), (rubric, 1.0)] if trajectory else [(answer, 1.0)]
-    )
-    weighed += [(StepFormat(), 0.2)] + ([(watched_by, 0.0)] if watched_by else [])
-    return _weighed({reward.name: (reward, weight) for reward, weight in weighed})
+    answer = correctness or SelfCorrectness()
+    weighted: list[tuple[Reward, float]] = [(answer, 1.0)]
+    if trajectory:
+        weighted = [(answer, 0.5), (rubric or SelfRubric(), 1.0)]
+    weighted.append((StepFormat(), 0.2))
+    if watched_by:
+        weighted.append((watched_by, 0.0))
+    return _weighed({reward.name: (reward, weight) for reward, weight in weighted})
 
 
 def pokee_mix(
@@ -218,9 +217,10 @@ def pokee_mix(
 
     Args:
         judge: of "judge", an LLM.
-        metric: how the answer is compared, see `Correctness`.
-        format_weight: what a valid format earns; 0 leaves it out. The paper gives none, 0.1 is
-            ours.
+        metric: how the answer is compared: "judge" (AI feedback where exact match fails), "em" or
+            "f1".
+        format_weight: what a valid format earns, where a right answer earns 1; 0 leaves it out. The
+            paper gives none, 0.1 is ours.
     """
     if format_weight < 0:
         raise ConfigError(f"pokee_mix: format_weight must be at least 0, got {format_weight}")
@@ -255,15 +255,18 @@ def veritas_mix(
     Args:
         judge: of info_think, and of think_search unless it has its own; by default words are
             compared.
-        exact_match: the weight of exact match; a part of weight 0 is left out.
+        exact_match: the weight of the answer's exact match; a part of weight 0 is left out.
         info_think: the weight of `InfoThink`.
         think_search: the weight of `ThinkSearch`.
         think_answer: the weight of `ThinkAnswer`.
         warmup: the curriculum; its parts are of `FAITHFULNESS`, and those left out are passed over.
-        soft: average the judge's p instead of its labels.
+        soft: average the judge's probabilities instead of its labels.
         search_judge: of think_search (the paper measures it with an NLI model).
         answer_judge: of think_answer, by default none: the answer must occur in the last thought,
             as in the paper.
+
+    Raises:
+        ConfigError: for weights below 0, or none above it, and for a curriculum of unknown parts.
 
     Example:
         >>> veritas_mix(warmup=Warmup(FAITHFULNESS, 20, 30)).weights_at(25)
@@ -276,6 +279,12 @@ def veritas_mix(
         "think_search": (ThinkSearch(search_judge or judge, soft), think_search),
         "think_answer": (ThinkAnswer(answer_judge, soft), think_answer),
     }
+    weights = [weight for _, weight in every.values()]
+    if not all(0 <= weight < math.inf for weight in weights) or max(weights) == 0:
+        raise ConfigError(
+            "veritas_mix: weights are 0 (the part is left out) or more, and one must be more, not "
+            f"{', '.join(f'{weight:g}' for weight in weights)}"
+        )
     weighted = {name: pair for name, pair in every.items() if pair[1]}
     if warmup is not None:  # names that no part could have stay in it, for `Mix` to refuse
         warmup = replace(

@@ -74,7 +74,7 @@ class EvidenceSensitivity(PolicyReward):
             yes-case every other passage that states the fact is exchanged, too, as the verdict
             would otherwise rightly stay. Where `foils` offers nothing, the replacement is made as
             if `foils` were None.
-        hard: the share of probes that `foils` replace evidence in.
+        hard: share of the probes in which `foils` replace evidence; the others are made without.
         policy: the Generator to probe, usually given by `bind(policy=…)`.
         gather: collects a list from every process of a training (`gather_object`); its trainer
             binds it, the default returns the list itself. It is a collective operation: every

@@ -46,8 +46,19 @@ class Adaptive:
     alpha = sigmoid(kappa (tau - c̄))
     ```
 
-    The values of beta, tau and kappa are ours. `fixed` holds alpha constant: 0.5 is the static mix,
-    0.0 leaves the process out, which is then not scored.
+    The values of beta, tau and kappa are ours.
+
+    Args:
+        process: R_ans in the paper, whether the evidence supports the answer.
+        outcome: R_anc in the paper, whether the answer is right.
+        beta: how much of the outcome's running mean c̄ the next batch keeps, in [0, 1).
+        tau: the running mean at which alpha is one half.
+        kappa: how steeply alpha falls around `tau`.
+        fixed: a constant alpha in place of the adaptive one; 0.5 is the static mix, 0.0 leaves the
+            process out, which is then not scored.
+
+    Raises:
+        ConfigError: for `beta` or `fixed` out of range.
     """
 
     process: Reward = field(default_factory=AnswerSupport)

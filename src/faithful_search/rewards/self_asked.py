@@ -30,8 +30,9 @@ class SelfAsked(PolicyReward):
     `parts["reply"]` is the reply.
 
     Args:
-        temperature: of the replies; 0 is greedy. The paper judges at 0.1.
-        reply_tokens: how long a reply may be. `ConfigError` where a question does not fit into the
+        temperature: sampling temperature of the policy when it judges itself; 0 is greedy. The
+            paper judges at 0.1.
+        reply_tokens: how many tokens a reply may have. `ConfigError` where a question does not fit into the
             policy's context.
     """
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from .. import dialects
 from ..errors import ConfigError
-from ..flags import flag
+from ..flags import flag, knob
 from ..tools import Toolbox
 from ..tools.arguments import ToolArguments
 from ..tools.base import Condenser
@@ -16,16 +16,12 @@ class EnvironmentArguments(ToolArguments):
     """Tools, dialect and limits of the episodes."""
 
     dialect: str = flag("pou", "Dialect that the agent writes.")
-    turns: int = flag(10, "Maximum number of steps in an episode.")
-    turn_tokens: int = flag(256, "Maximum tokens of a turn.")
-    observation_tokens: int = flag(0, "Maximum tokens of a tool response; 0 for no limit.")
-    force_answer: bool = flag(False, "Open an answer for the agent when its last turn gave none.")
-    verify: bool = flag(
-        False, "Let the agent check its answers and go on after INCORRECT (dialect pokee)."
-    )
-    kept_responses: int = flag(
-        0, "Number of last tool responses that the agent sees; 0 for all (dialect search_r1)."
-    )
+    turns: int = knob(Limits, "turns")
+    turn_tokens: int = knob(Limits, "turn_tokens", default=256)
+    observation_tokens: int = knob(Limits, "observation_tokens")
+    force_answer: bool = knob(Limits, "force_answer")
+    verify: bool = knob(Limits, "verify")
+    kept_responses: int = knob(Limits, "kept_responses")
     generation_batch: int = flag(64, "Rows per forward pass when sampling and probing.")
 
     def toolbox(self, condenser: Condenser | None = None) -> Toolbox:

@@ -41,20 +41,19 @@ class Limits(msgspec.Struct, frozen=True):
     """The bounds of an episode.
 
     Attributes:
-        turns: how many turns the agent has.
-        turn_tokens: how many tokens it may sample in a turn.
-        total_tokens: how many tokens the completion may have, those of tool responses included.
-        observation_tokens: how many tokens a tool response may have as the dialect writes it, with
-            its tags, without what a chat template puts around it; 0 for no limit. A longer one is
-            shortened inside its tags (`fit`).
-        force_answer: when the last turn gives no answer, the environment opens one and the agent
-            completes it, in one more turn of at most `turn_tokens`. Not where an answer was given
-            before.
-        verify: the agent checks each answer in turns of their own, and goes on with its research
-            after one that it finds incorrect (PokeeResearch, section 3.1). When a limit ends the
-            episode first, the last answer stands.
-        kept_responses: how many of the last tool responses the policy sees; 0 for all of them. Its
-            own thoughts and calls always stay. Only for dialects that append raw text
+        turns: maximum number of turns of the agent.
+        turn_tokens: maximum number of tokens that the agent samples in a turn.
+        total_tokens: maximum number of tokens of the completion, those of tool responses included.
+        observation_tokens: maximum number of tokens of a tool response as the dialect writes it,
+            with its tags, without what a chat template puts around it; 0 for no limit. A longer one
+            is shortened inside its tags (`fit`).
+        force_answer: open an answer for the agent when its last turn gave none. The agent completes
+            it in one more turn of at most `turn_tokens`. Not where an answer was given before.
+        verify: let the agent check each answer in turns of their own, and go on with its research
+            after one that it finds incorrect (PokeeResearch, section 3.1; dialect `pokee`). When a
+            limit ends the episode first, the last answer stands.
+        kept_responses: number of the last tool responses that the policy sees; 0 for all of them.
+            Its own thoughts and calls always stay. Only for dialects that append raw text
             (`search_r1`).
 
     Raises:

@@ -19,6 +19,7 @@ from typing import (
 
 import msgspec
 
+from ..docstrings import summary_and_arguments
 from ..errors import ConfigError, ToolError
 from ..trajectory import Evidence
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 MOST = 5
 """Entries of an argument that is a list."""
-_SECTION = re.compile(r"^(Args|Returns|Raises|Yields|Examples?|Notes?):[ ]*$", re.MULTILINE)
-_ARGUMENT = re.compile(r"^    (\w+)(?: \(.*?\))?: *(.*(?:\n {5}.*)*+)", re.MULTILINE)
 _WHERE = re.compile(r" - at `\$\.?([^`]*)`$")
 # How msgspec begins to speak of a name or a value that was made up, which it repeats.
 _UNKNOWN, _NO_CHOICE = "Object contains unknown field", "Invalid enum value"
@@ -158,14 +157,9 @@ def schema_of(tool: Tool) -> dict[str, Any]:
     under `Args:`.
     """
     method: Any = method_of(tool)
-    summary, *sections_text = _SECTION.split(inspect.getdoc(method) or "")
-    if not summary.strip():
+    summary, descriptions = summary_and_arguments(inspect.getdoc(method) or "")
+    if not summary:
         raise ConfigError(f"{method.__qualname__} needs a docstring: it is what the policy reads")
-    sections = dict(zip(sections_text[::2], sections_text[1::2], strict=True))
-    descriptions = {
-        argument: " ".join(text.split())
-        for argument, text in _ARGUMENT.findall(sections.get("Args", ""))
-    }
     properties: dict[str, Any] = {}
     # the function can be hashed, whatever the method is bound to
     kinds, required, _ = _arguments(getattr(method, "__func__", method))
@@ -178,7 +172,7 @@ def schema_of(tool: Tool) -> dict[str, Any]:
     parameters: dict[str, Any] = {"type": "object", "properties": properties}
     if required:
         parameters["required"] = list(required)
-    description = getattr(tool, "description", "") or summary.strip()
+    description = getattr(tool, "description", "") or summary
     return {
         "type": "function",
         "function": {"name": tool.name, "description": description, "parameters": parameters},

@@ -38,6 +38,8 @@ OLD_NAMES = {
     "eval_limit": "limit",
     "top_k": "search_top_k",
     "verdict_weight": "verdict_token_weight",
+    "answer_reward": "correctness",
+    "judge_temperature": "self_temperature",
 }
 """Settings by the names of the last release, which work until the next one. A name means another
 setting where a recipe has one of that name: `top_k` of training is the sampler's.

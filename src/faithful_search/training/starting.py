@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import suites
 from ..errors import ConfigError, FaithfulSearchError
-from ..flags import check_least, check_shares, flag
+from ..flags import check_least, check_literals, check_shares, flag
 from ..judges.arguments import JudgeArguments
 from ..measure.answerable import gold_warning
 from ..measure.controls import QUESTIONS
@@ -42,9 +42,9 @@ Flags = tuple[Any, "SearchGRPOConfig", "ModelConfig"]
 
 @dataclass
 class StartArguments:
-    resume: bool = flag(False, "go on from the last complete checkpoint in output_dir")
-    overwrite: bool = flag(False, "begin anew where output_dir holds an earlier run")
-    threads: int = flag(0, "CPU threads of this process; 0: as many as there are idle cores for it")
+    resume: bool = flag(False, "Go on from the last complete checkpoint in output_dir.")
+    overwrite: bool = flag(False, "Begin anew where output_dir holds an earlier run.")
+    threads: int = flag(0, "CPU threads of this process. 0: as many as there are idle cores.")
 
 
 @dataclass
@@ -52,26 +52,30 @@ class RunArguments(EnvironmentArguments, JudgeArguments, StartArguments):
     """The flags of every training recipe beside its trainer's: questions, tools and judge."""
 
     questions: str = flag(
-        "world", "'world' or 'world_passages' (bundled), a local file or a Hub dataset"
+        "world",
+        "Training questions: 'world' or 'world_passages' (bundled), a file or a Hub dataset.",
     )
-    eval_questions: str = flag("world", "held-out questions, likewise")
-    eval_split: str = flag("validation", "split of the held-out questions")
-    eval_limit: int = flag(200, "how many held-out questions; 0 skips the evaluations")
+    eval_questions: str = flag("world", "Held-out questions, likewise.")
+    eval_split: str = flag("validation", "Split of the held-out questions.")
+    eval_limit: int = flag(200, "Number of held-out questions. 0 skips the evaluations.")
     eval_sample_seed: int | None = flag(
-        None, "draws the eval_limit questions by this seed; none: the first ones"
+        None, "Seed that draws the eval_limit questions. By default the first ones."
     )
     eval_controls: int = flag(
-        QUESTIONS, "how many are asked again without evidence and in changed worlds; 0: none"
+        QUESTIONS, "Number of them that are asked again without evidence and in changed worlds."
     )
-    stale: float = flag(0.0, "share of the training questions always asked in a changed world")
+    stale: float = flag(
+        0.0, "Share of the training questions that are always asked in a changed world."
+    )
     save_merged: bool = flag(
-        False, "with --use_peft: also the full model, merged, in output_dir/merged"
+        False, "With --use_peft, also save the merged full model, in output_dir/merged."
     )
     dry_run: bool = flag(
-        False, "two steps on a CPU with a random model of the same kind: are all settings accepted?"
+        False, "Check all settings by two steps on a CPU with a random model of the same kind."
     )
 
     def __post_init__(self) -> None:
+        check_literals(self)
         check_least(self, eval_limit=0, eval_controls=0, generation_batch=1)
         check_shares(self, "stale")
 
