@@ -60,8 +60,8 @@ HELP_ALL = "--help-all"
 
 
 @dataclass(frozen=True)
-class Given:
-    """What was given to a recipe: settings of its file, flags, and the file."""
+class RecipeCall:
+    """How a recipe was called: the settings of its file, its flags, and the file."""
 
     settings: dict[str, Any]
     flags: list[str]
@@ -73,7 +73,7 @@ class Given:
             os.environ[name] = str(value)
 
 
-def read_flags(argv: Sequence[str] | None, default: Path | None) -> Given:
+def read_call(argv: Sequence[str] | None, default: Path | None) -> RecipeCall:
     """The settings of the file that `--config` names, or of `default`, and the other flags."""
     flags = list(sys.argv[1:] if argv is None else argv)
     path, rest = default, []
@@ -88,11 +88,11 @@ def read_flags(argv: Sequence[str] | None, default: Path | None) -> Given:
         path = Path(value if equals else flags.pop(0))
     settings = read_config(path) if path else {}
     environment = settings.pop("env", {})
-    return Given(settings, rest, path, environment)
+    return RecipeCall(settings, rest, path, environment)
 
 
-def spelled(name: str, known: Collection[str]) -> str:
-    """The setting that a name means: one of `known`, or the name as it is.
+def spelled(name: str, setting_names: Collection[str]) -> str:
+    """The setting that a name means: one of `setting_names`, or the name as it is.
 
     Example:
         >>> spelled("model", ["model_name_or_path"]), spelled("policy", ["model"])
@@ -101,29 +101,29 @@ def spelled(name: str, known: Collection[str]) -> str:
         'top_k'
     """
     for names in (ALIASES, OLD_NAMES, RENAMED):
-        if name not in known and names.get(name) in known:
+        if name not in setting_names and names.get(name) in setting_names:
             return names[name]
     return name
 
 
-def respelled(given: Given, known: Collection[str]) -> Given:
-    """The same settings and flags by their names in `known`."""
+def respelled(call: RecipeCall, setting_names: Collection[str]) -> RecipeCall:
+    """The same settings and flags by their names in `setting_names`."""
     flags = []
-    for word in given.flags:
+    for word in call.flags:
         name, equals, value = word.removeprefix("--").partition("=")
-        setting = spelled(name.replace("-", "_"), known)
+        setting = spelled(name.replace("-", "_"), setting_names)
         if word.startswith("--") and setting != name.replace("-", "_"):
             word = f"--{setting}{equals}{value}"
         flags.append(word)
-    settings = {spelled(name, known): value for name, value in given.settings.items()}
-    return replace(given, settings=settings, flags=flags)
+    settings = {spelled(name, setting_names): value for name, value in call.settings.items()}
+    return replace(call, settings=settings, flags=flags)
 
 
-def _warn_of_old_names(given: Given, known: Collection[str]) -> None:
-    words = [word.removeprefix("--").partition("=")[0] for word in given.flags if word[:2] == "--"]
-    names = [*given.settings, *(word.replace("-", "_") for word in words)]
+def _warn_of_old_names(call: RecipeCall, setting_names: Collection[str]) -> None:
+    words = [word.removeprefix("--").partition("=")[0] for word in call.flags if word[:2] == "--"]
+    names = [*call.settings, *(word.replace("-", "_") for word in words)]
     for name in dict.fromkeys(names):
-        setting = spelled(name, known)
+        setting = spelled(name, setting_names)
         if setting != name and name in OLD_NAMES:
             print(old_name_line(f"--{name}", f"--{setting}"), file=sys.stderr, flush=True)
 
@@ -176,19 +176,17 @@ def parser_of(types: Sequence[Any]) -> "HfArgumentParser":
     return Parser(types, allow_abbrev=False)
 
 
-def check_known(given: Given, settings: Collection[str], flags: Iterable[str]) -> None:
+def check_known(call: RecipeCall, settings: Collection[str], flags: Iterable[str]) -> None:
     """Raise `ConfigError` for a setting of the file, or a flag, that there is not."""
-    unknown = [key for key in given.settings if key not in settings]
+    unknown = [key for key in call.settings if key not in settings]
     if unknown:
         names = ", ".join(map(str, unknown))
-        raise ConfigError(
-            f"{given.path}: no such settings: {names}; `--help` lists those there are"
-        )
-    known = {*flags}
-    for word in given.flags:
+        raise ConfigError(f"{call.path}: no such settings: {names}; `--help` lists those there are")
+    options = {*flags}
+    for word in call.flags:
         name = word.partition("=")[0]
-        if name.startswith("--") and name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+        if name.startswith("--") and name not in options:
+            near = difflib.get_close_matches(name, options, n=1)
             advice = f"did you mean {near[0]}?" if near else "--help lists them"
             raise ConfigError(f"no such flag: {name}; {advice}")
 
@@ -223,24 +221,27 @@ def checked(
     flags that contradict each other. With `--help` the recipe's own flags are printed, with
     `--help-all` the trainer's, too.
     """
-    given = read_flags(argv, default)
+    call = read_call(argv, default)
     parser = parser_of((kind,))
     theirs: dict[str, Setting] = {}
     for place in places:
         theirs |= settings_of(place)
-    own = {field.name for field in fields(kind)}
+    recipes_own = {field.name for field in fields(kind)}
+    setting_names = recipes_own | theirs.keys()
     if os.environ.get("RANK", "0") == "0":
-        _warn_of_old_names(given, {*own, *theirs})
-    given = respelled(given, {*own, *theirs})
-    parser.set_defaults(**{key: value for key, value in given.settings.items() if key in own})
-    if {"-h", "--help", HELP_ALL} & {*given.flags}:
-        _print_help(parser, theirs, HELP_ALL in given.flags)
+        _warn_of_old_names(call, setting_names)
+    call = respelled(call, setting_names)
+    parser.set_defaults(
+        **{key: value for key, value in call.settings.items() if key in recipes_own}
+    )
+    if {"-h", "--help", HELP_ALL} & {*call.flags}:
+        _print_help(parser, theirs, HELP_ALL in call.flags)
     options = [*parser._option_string_actions, *_options(theirs)]
-    check_known(given, {*own, *theirs}, options)
-    values = {**given.settings, **_said(given.flags, theirs)}
+    check_known(call, setting_names, options)
+    values = {**call.settings, **_values_of(call.flags, theirs)}
     _check_values(values, theirs)
     script = parser.parse_args_into_dataclasses(
-        given.flags, return_remaining_strings=True, look_for_args_file=False
+        call.flags, return_remaining_strings=True, look_for_args_file=False
     )[0]
     return Flags(script, values)
 
@@ -319,18 +320,18 @@ def check_files(**sources: Iterable[str]) -> None:
 
 def _options(settings: Mapping[str, Setting]) -> list[str]:
     """The flags that a parser makes of these fields."""
-    found = ["-h", "--help", HELP_ALL]
+    options = ["-h", "--help", HELP_ALL]
     for name, setting in settings.items():
         spellings = {name, name.replace("_", "-")}
-        found += [f"--{spelling}" for spelling in spellings]
+        options += [f"--{spelling}" for spelling in spellings]
         if setting.kind is bool:
-            found += [f"--no_{name}", f"--no-{name.replace('_', '-')}"]
-    return found
+            options += [f"--no_{name}", f"--no-{name.replace('_', '-')}"]
+    return options
 
 
-def _said(flags: Sequence[str], settings: Mapping[str, Setting]) -> dict[str, str]:
+def _values_of(flags: Sequence[str], settings: Mapping[str, Setting]) -> dict[str, str]:
     """The values that flags give these settings, as they were written."""
-    found = {}
+    values = {}
     for place, word in enumerate(flags):
         name, equals, value = word.removeprefix("--").partition("=")
         name = name.replace("-", "_")
@@ -338,10 +339,10 @@ def _said(flags: Sequence[str], settings: Mapping[str, Setting]) -> dict[str, st
             continue
         following = flags[place + 1] if place + 1 < len(flags) else "--"
         if equals:
-            found[name] = value
+            values[name] = value
         elif not following.startswith("--"):
-            found[name] = following
-    return found
+            values[name] = following
+    return values
 
 
 def _check_values(values: Mapping[str, Any], settings: Mapping[str, Setting]) -> None:
@@ -355,8 +356,8 @@ def _check_values(values: Mapping[str, Any], settings: Mapping[str, Setting]) ->
             try:
                 kind(value)
             except ValueError as error:
-                what = "a whole number" if kind is int else "a number"
-                raise ConfigError(f"--{name} is {what}, not {value!r}") from error
+                type_name = "a whole number" if kind is int else "a number"
+                raise ConfigError(f"--{name} is {type_name}, not {value!r}") from error
 
 
 def check_model(name: str | None, dialect: str | None, flag: str = "model") -> None:
@@ -389,8 +390,8 @@ def _print_help(parser: Any, theirs: Mapping[str, Setting], everything: bool) ->
     if everything:
         print("settings of the trainer and the model:")
         for name, setting in theirs.items():
-            told = " ".join(setting.help.split())
-            print(f"  --{name} ({setting.annotation})  {told}".rstrip())
+            help_text = " ".join(setting.help.split())
+            print(f"  --{name} ({setting.annotation})  {help_text}".rstrip())
     elif theirs:
         print("--model and --out are short for --model_name_or_path and --output_dir.")
         print(f"{HELP_ALL} also lists the {len(theirs)} settings of the trainer and the model:")

@@ -24,7 +24,7 @@ from ..rollout.arguments import EnvironmentArguments
 from ..tasks import Task, load_tasks
 from .endings import heeding_signals, leave
 from .quiet import hush
-from .refusing import GRPO, MODEL, check_data, check_known, parser_of, read_flags, respelled
+from .refusing import GRPO, MODEL, check_data, check_known, parser_of, read_call, respelled
 from .run_folder import LOCK, check_unowned
 
 if TYPE_CHECKING:
@@ -105,14 +105,14 @@ def parse_recipe(
     checked as they are, and then made small (`dry_run.rehearse`). Raises `ConfigError` for a file
     that cannot be read, settings that no dataclass has, or that one refuses.
     """
-    given = read_flags(argv, default)
-    given.set_environment()
-    known = {field.name for kind in types for field in fields(kind)}
-    given = respelled(given, known)
+    call = read_call(argv, default)
+    call.set_environment()
+    setting_names = {field.name for kind in types for field in fields(kind)}
+    call = respelled(call, setting_names)
     parser = parser_of(types)
-    check_known(given, known, parser._option_string_actions)
-    parser.set_defaults(**given.settings)
-    values = vars(parser.parse_args(given.flags))
+    check_known(call, setting_names, parser._option_string_actions)
+    parser.set_defaults(**call.settings)
+    values = vars(parser.parse_args(call.flags))
     try:
         if values.get("dry_run"):
             from .dry_run import MACHINE, rehearse
@@ -129,7 +129,7 @@ def parse_recipe(
     except FaithfulSearchError:  # many are a ValueError, too, but say already what is wrong
         raise
     except ValueError as error:
-        raise ConfigError(f"{given.path or 'the flags'}: {error}") from error
+        raise ConfigError(f"{call.path or 'the flags'}: {error}") from error
 
 
 def parse_run(
