@@ -77,6 +77,7 @@ def test_the_list_has_every_set_without_a_download(hub):
         ((), 2, "name at least one data set"),
         (("nq", "--seed", "0"), 2, "give --limit, too"),
         (("nq", "--merge", "all.json"), 2, "call it all.json.jsonl.gz"),
+        (("nq", "--half"), 2, "--kind, --half, --hnsw and --yes are for wiki18"),
         (("nq", "squad"), 1, "unknown data set 'squad'"),
         (("nq", "popqa", "--split", "dev"), 1, "popqa has no split 'dev'"),
         (("nq", "--merge", "data/nq.test.jsonl.gz"), 1, "is the file of one of the sets"),

@@ -1,5 +1,6 @@
 """`faithful-search data`: published question sets and the large corpus, by name."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,11 @@ from .options import AT_LEAST_1, FILE, FOLDER, SHOWN, exit_unfinished, say
 
 if TYPE_CHECKING:
     from ..suites.downloading import Source
+
+
+WIKI18 = "wiki18"
+_OF_WIKI18 = ("kind", "half", "hnsw", "yes")
+_OF_SETS = ("split", "limit", "seed", "revision", "merge", "contexts")
 
 
 @click.command()
@@ -33,14 +39,26 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Write the passages that come with the questions, too: NAME.SPLIT.corpus.jsonl.gz.",
 )
+@click.option(
+    "--kind",
+    type=click.Choice(["bm25", "dense", "search-r1-e5"]),
+    help="Of wiki18: an index by words, by E5's vectors made here, or by those of Search-R1.",
+)
+@click.option("--half", is_flag=True, help="Of wiki18, dense: store vectors in half precision.")
+@click.option("--hnsw", is_flag=True, help="Of wiki18: build a graph for approximate search.")
+@click.option("--yes", is_flag=True, help="Of wiki18: begin without asking.")
 def data(names: tuple[str, ...], out: Path | None, **options: Any) -> None:
-    """Download published question sets by name.
+    """Download published question sets by name, or wiki18, the corpus.
 
     A set is written to OUT/NAME.SPLIT.jsonl.gz with the columns id, question, answers and
     data_source, and is from then on known to --questions NAME wherever FAITHFUL_SEARCH_DATA is OUT.
     OUT/sources.json has where it is from, its revision, licence, rows and SHA-256; the next
     download of the same repository takes the same revision. What is there already is not downloaded
     again. A row that cannot be read is reported and left out.
+
+    wiki18 is Wikipedia of 2018, 21 million passages: data wiki18 --kind KIND --out FOLDER says what
+    it takes, asks, downloads it and makes its index, which --corpus FOLDER then searches. To
+    continue after an interruption, run the same command again.
     """
     from ..suites.published import PUBLISHED, published
     from ..suites.reading import data_folder
@@ -51,6 +69,11 @@ def data(names: tuple[str, ...], out: Path | None, **options: Any) -> None:
         return
     if not names:
         raise click.UsageError("name at least one data set; --list prints them")
+    if WIKI18 in names:
+        _wiki18(names, out, options)
+        return
+    if any(options[name] for name in _OF_WIKI18):
+        raise click.UsageError("--kind, --half, --hnsw and --yes are for wiki18")
     if options["seed"] is not None and options["limit"] is None:
         raise click.UsageError("--seed draws some of the questions: give --limit, too")
     for name in names:  # a wrong name or split must not show after a long download
@@ -166,3 +189,48 @@ def listing_of(entries: Any) -> list[str]:
             if getattr(entry, label):
                 lines.append(f"  {label}: {getattr(entry, label)}")
     return lines
+
+
+def _wiki18(names: Sequence[str], out: Path | None, options: dict[str, Any]) -> None:
+    """Say what the index takes, ask, download and build it."""
+    from ..tools.retrieval import wiki18
+    from ..tools.retrieval.index_folder import build_folder
+
+    kind, half, hnsw = options["kind"], options["half"], options["hnsw"]
+    if len(names) > 1 or any(options[name] is not None for name in _OF_SETS if name != "contexts"):
+        raise click.UsageError("wiki18 is made by itself, with --kind, --half, --hnsw and --out")
+    if kind is None or out is None:
+        raise click.UsageError("wiki18 needs --kind and --out, the folder of the index")
+    if (half and kind != "dense") or (hnsw and kind == "bm25"):
+        raise click.UsageError("--half is for --kind dense, and --hnsw for vectors")
+    dense = wiki18.plan(kind, out, half, hnsw)
+    index = wiki18.finished(out, dense)
+    if index is not None:
+        say(f"{index.passages:,} passages in {out}, which was there already")
+        return
+    speed = None
+    if kind == "dense":
+        from ..tools.retrieval.dense import Embedder
+
+        speed = wiki18.encoder_speed(Embedder(wiki18.MODEL))
+    needs = wiki18.cost(kind, half=half, hnsw=hnsw, passages_a_second=speed)
+    say(*wiki18.lines_about(kind, needs, half, hnsw))
+    wiki18.refuse_short_disk(out, needs)
+    if not options["yes"]:
+        if not sys.stdin.isatty():
+            raise click.UsageError("nothing was downloaded: give --yes to begin")
+        click.confirm("Begin?", abort=True)
+    corpus = wiki18.fetch(wiki18.CORPUS, out)
+    if kind == "search-r1-e5":
+        for file in wiki18.VECTORS:
+            wiki18.fetch(file, out)
+
+    def report(where: str, why: str) -> None:
+        say(f"left out: {where}: {why}", err=True)
+
+    folder = build_folder(
+        str(corpus), out, kind="bm25" if dense is None else "dense", dense=dense, on_broken=report
+    )
+    say(f"{folder.passages:,} passages in {out}: {folder.bytes / 1e9:,.1f} GB")
+    say(f"the downloads are no longer needed: {wiki18.downloads_of(out)}")
+    say(f"search it: --corpus {out}, or serve it: faithful-search serve {out}")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ..tools import Toolbox
 
 _SECONDS = NumberRange(min=0.1)
-_FOLDER_OPTIONS = ("model", "revision", "device", "batch_size", "hnsw", "half")
+_FOLDER_OPTIONS = ("model", "revision", "device", "batch_size", "hnsw", "half", "vectors")
 """The options of `index` that a search engine does not take."""
 _host = click.option(
     "--host", default="127.0.0.1", help="Address to listen on. 0.0.0.0 listens on all addresses."
@@ -63,6 +63,13 @@ _host = click.option(
 )
 @click.option(
     "--half", is_flag=True, help="Store vectors in half precision, which takes half the space."
+)
+@click.option(
+    "--vectors",
+    type=FILE,
+    multiple=True,
+    help="File of a flat FAISS index of these passages by --model, which is taken instead of "
+    "encoding them. Repeat it for the parts of one, in their order.",
 )
 @click.option("--device", help="Device of the encoder. By default a GPU if there is one.")
 @click.option(
@@ -117,7 +124,7 @@ def index(corpus: str, out: str, kind: str | None, overwrite: bool, **options: A
             if kind or overwrite or any(options[name] for name in _FOLDER_OPTIONS):
                 raise click.UsageError(
                     "a search engine searches by words: leave off --kind, --model, --revision, "
-                    "--device, --batch-size, --hnsw, --half and --overwrite"
+                    "--device, --batch-size, --hnsw, --half, --vectors and --overwrite"
                 )
             passages = fill_engine(corpus, out, **reading)
             listed = size = ""  # an engine has neither a list nor a size in bytes
@@ -144,21 +151,25 @@ def _folder_plan(kind: str, options: dict[str, Any]) -> dict[str, Any]:
         if options[name] is not None:
             encoder[name] = options[name]
     if kind not in ("dense", "hybrid"):
-        if any(options[name] for name in ("model", "revision", "hnsw", "half")):
+        if any(options[name] for name in ("model", "revision", "hnsw", "half", "vectors")):
             raise click.UsageError(
-                "--model, --revision, --hnsw and --half are for --kind dense or hybrid"
+                "--model, --revision, --hnsw, --half and --vectors are for --kind dense or hybrid"
             )
         return {"kind": kind, "dense": None, "knobs": encoder}
     if not options["model"]:
         raise click.UsageError(
             f"--kind {kind} needs --model, the encoder, such as intfloat/e5-base-v2"
         )
+    if options["half"] and options["vectors"]:
+        raise click.UsageError("--vectors are taken as they are: leave off --half")
     dense = {
         "model": options["model"],
         "revision": options["revision"],
         "hnsw": options["hnsw"],
         "precision": "float16" if options["half"] else "float32",
     }
+    if options["vectors"]:
+        dense["vectors"] = [str(path.absolute()) for path in options["vectors"]]
     return {"kind": kind, "dense": dense, "knobs": encoder}
 
 

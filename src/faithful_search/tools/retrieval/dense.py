@@ -5,7 +5,7 @@ by a graph (HNSW).
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -13,10 +13,12 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from ...errors import ConfigError, needs
+from ...errors import ConfigError, DataError, needs
 from ...trajectory import Evidence
 from ...wire.files import replacing
+from .flat_file import check_made_by, chunks, link, mapped
 from .index import Index, Passages, progress, write_whole
+from .on_gpu import on_gpus
 
 Precision = Literal["float32", "float16"]
 VECTORS, GRAPH, MANIFEST = "vectors", "hnsw.faiss", "manifest.json"
@@ -126,21 +128,23 @@ class Embedder:
 
 class VectorsManifest(msgspec.Struct, frozen=True):
     """What a dense index holds, and the encoder that can search it; fewer vectors are an unfinished
-    build's.
+    build's. With `parts` they are in these files of FAISS, see `flat_file`.
     """
 
     encoder: Described
     precision: Precision
     passages: int
     hnsw: bool
+    parts: tuple[str, ...] = ()
 
 
 class DenseIndex(Index):
     """Passages by the cosine between their vector and the query's, from the folder that `build`
     completed.
 
-    Without a graph the search is exact and the vectors stay on disk, mapped; with one it is
-    approximate and they are read into memory. Thread-safe. FAISS and torch use as many threads as
+    Without a graph the search is exact and the vectors stay on disk, mapped, or are in the memory
+    of the GPUs where there is faiss-gpu and `device` is not "cpu"; with a graph it is approximate
+    and they are read into memory. Thread-safe. FAISS and torch use as many threads as
     `OMP_NUM_THREADS` says, by default all cores; in a forked child one.
 
     Args:
@@ -169,13 +173,17 @@ class DenseIndex(Index):
         if len(passages) != self.manifest.passages:
             raise ValueError(f"{self.manifest.passages} vectors for {len(passages)} passages")
         self._faiss, self._process = load_faiss(), os.getpid()
-        self._vectors = _read_vectors(folder, self.manifest)
+        self._blocks = _read_vectors(folder, self.manifest)
         self._graph = None
         if self.manifest.hnsw and not exact:
             try:
                 self._graph = self._faiss.read_index(str(folder / GRAPH))
             except RuntimeError as error:
                 raise ValueError(f"{GRAPH} cannot be read") from error
+        self._gpus = None
+        if self._graph is None and knobs.get("device") != "cpu":
+            half = self.manifest.precision == "float16"
+            self._gpus = on_gpus(self._faiss, self._blocks, half)
         self._knobs = knobs
         try:
             self.embedder = Embedder.reopen(self.manifest.encoder, **knobs)
@@ -194,6 +202,7 @@ class DenseIndex(Index):
         hnsw: bool = False,
         precision: Precision = "float32",
         batch_size: int = 64,
+        vectors: Sequence[str] = (),
         **knobs: Any,
     ) -> None:
         """Encode `passages` into `folder`; where an earlier call was killed, the next goes on after
@@ -206,6 +215,9 @@ class DenseIndex(Index):
                 on.
             precision: of the vectors on disk; float16 takes half the place and changes a cosine by
                 some 0.0005.
+            vectors: the files of a flat FAISS index of these passages by this model, in the order
+                of their parts: they are taken as they are, and nothing is encoded but a sample, to
+                see whether that is so. See `flat_file`, which says what is raised.
         """
         faiss = load_faiss()  # a missing package must not show after hours of encoding
         embedder = Embedder(model, batch_size=batch_size, **knobs)
@@ -213,23 +225,28 @@ class DenseIndex(Index):
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / MANIFEST).exists():
             begun = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=VectorsManifest)
-            if msgspec.structs.replace(begun, encoder=manifest.encoder) != manifest:
+            same = msgspec.structs.replace(begun, encoder=manifest.encoder, parts=())
+            if same != manifest or bool(begun.parts) > bool(vectors):
                 raise ConfigError(
                     f"the vectors in {folder} were begun with other settings: name another place"
                 )
             embedder.check(begun.encoder)
         else:
             write_whole(folder / MANIFEST, msgspec.json.encode(manifest))
-        _write_vectors(folder, passages, embedder, manifest, batch_size * _AHEAD)
+        if vectors:
+            files = [Path(name) for name in vectors]
+            check_made_by(mapped(files), passages, embedder.passages, files)
+            manifest = msgspec.structs.replace(manifest, parts=link(files, folder))
+            write_whole(folder / MANIFEST, msgspec.json.encode(manifest))
+        else:
+            _write_vectors(folder, passages, embedder, manifest, batch_size * _AHEAD)
         if hnsw:
-            vectors = _read_vectors(folder, manifest)
             index = faiss.IndexHNSWFlat(
                 manifest.encoder.dimension, _LINKS, faiss.METRIC_INNER_PRODUCT
             )
             index.hnsw.efConstruction = _WIDTH
-            with progress("linking", len(vectors)) as bar:
-                for start in range(0, len(vectors), 4096):
-                    part = np.ascontiguousarray(vectors[start : start + 4096], dtype=np.float32)
+            with progress("linking", len(passages)) as bar:
+                for _, part in chunks(_read_vectors(folder, manifest), 4096):
                     index.add(part)
                     bar.update(len(part))
             with replacing(folder / GRAPH) as beside:
@@ -256,24 +273,31 @@ class DenseIndex(Index):
             self._faiss.omp_set_num_threads(
                 1
             )  # the parent's OpenMP threads do not exist here, and are waited for
-            self._process = os.getpid()
+            self._process, self._gpus = os.getpid(), None  # nor does its GPU
         vectors, count = np.ascontiguousarray(vectors, dtype=np.float32), min(top_k, len(self))
         if self._graph is not None:
             parameters = self._faiss.SearchParametersHNSW(efSearch=max(self.beam, count))
             scores, numbers = self._graph.search(vectors, count, params=parameters)
         else:
-            size = len(self) if self._vectors.dtype == np.float32 else _BLOCK
             best = self._faiss.ResultHeap(len(vectors), count, keep_max=True)
-            for start in range(0, len(self), size):
-                block = self._vectors[start : start + size].astype(np.float32, copy=False)
-                metric = self._faiss.METRIC_INNER_PRODUCT
-                near, where = self._faiss.knn(vectors, block, min(count, len(block)), metric=metric)
+            search = self._search_here if self._gpus is None else self._gpus.search
+            for start, near, where in search(vectors, count):
                 best.add_result(near, where + start)
             best.finalize()
             scores, numbers = best.D, best.I
         # FAISS returns equals in any order; policies are trained on what a query returns
         order = np.lexsort((numbers, -scores))
         return np.take_along_axis(scores, order, 1), np.take_along_axis(numbers, order, 1)
+
+    def _search_here(
+        self, vectors: np.ndarray, count: int
+    ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """Of each block: where it begins, and the cosines and places of its nearest."""
+        ready = all(block.dtype == np.float32 and block.flags.aligned for block in self._blocks)
+        metric = self._faiss.METRIC_INNER_PRODUCT
+        for start, block in chunks(self._blocks, len(self) if ready else _BLOCK):
+            near, where = self._faiss.knn(vectors, block, min(count, len(block)), metric=metric)
+            yield start, near, where
 
     def __len__(self) -> int:
         return self.manifest.passages
@@ -304,12 +328,17 @@ def _write_vectors(
             bar.update(len(batch))
 
 
-def _read_vectors(folder: Path, manifest: VectorsManifest) -> np.ndarray:
-    """The vectors, mapped; (passages, dimension). A plain array over the map, since slicing a
-    memmap is slow.
+def _read_vectors(folder: Path, manifest: VectorsManifest) -> list[np.ndarray]:
+    """The vectors, mapped, as one or several arrays of (passages, dimension). Plain arrays over the
+    map, since slicing a memmap is slow.
     """
+    if manifest.parts:
+        try:
+            return mapped([folder / name for name in manifest.parts])
+        except DataError as error:
+            raise ValueError(str(error)) from error
     vectors = np.asarray(np.memmap(folder / VECTORS, dtype=manifest.precision, mode="r"))
-    return vectors.reshape(manifest.passages, manifest.encoder.dimension)
+    return [vectors.reshape(manifest.passages, manifest.encoder.dimension)]
 
 
 def load_faiss() -> Any:
