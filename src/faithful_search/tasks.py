@@ -105,7 +105,7 @@ def _numbered(source: str | os.PathLike[str], split: str) -> Iterator[tuple[int,
     if not mark or Path(source).exists():
         yield from enumerate(_rows(source, split))
         return
-    others: dict[str, None] = {}
+    sets: dict[str, None] = {}
     count = 0
     for number, row in enumerate(_rows(file, split)):
         there = str(row.get("data_source") or "")
@@ -113,15 +113,15 @@ def _numbered(source: str | os.PathLike[str], split: str) -> Iterator[tuple[int,
             count += 1
             yield number, row
         else:
-            others[there] = None
+            sets[there] = None
     if not count:
-        names = ", ".join(filter(None, others)) or "none, since it has no column data_source"
+        names = ", ".join(filter(None, sets)) or "none, since it has no column data_source"
         raise DataError(f"{file}: no questions of {name!r} in it; it has those of: {names}")
 
 
 def _rows(source: str | os.PathLike[str], split: str) -> Iterable[dict[str, Any]]:
-    known = suites.of(source)
-    return _rows_of_others(Path(source), split) if known is None else known.rows(str(source), split)
+    named = suites.of(source)
+    return _rows_of_others(Path(source), split) if named is None else named.rows(str(source), split)
 
 
 def _rows_of_others(path: Path, split: str) -> Iterator[dict[str, Any]]:

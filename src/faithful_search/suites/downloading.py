@@ -142,7 +142,7 @@ def questions(
     """
     for number, row in _published_rows(entry, split, revision, on_broken):
         try:
-            ours = entry.read(row)
+            ours = entry.reader(row)
         except NotText as needed:
             if left_out is not None:
                 left_out[str(needed)] = left_out.get(str(needed), 0) + 1

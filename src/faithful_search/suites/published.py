@@ -28,7 +28,7 @@ class PublishedSet:
         licence: of the questions.
         columns: what its rows have, for people who look at it.
         papers: which took how many, and by which seed.
-        read: a row of theirs to one of ours, see `published_rows`.
+        reader: a row of theirs to one of ours, see `published_rows`.
         configuration: its name on the Hub, where a dataset has several.
         is_file: whether a split is one JSON or JSON-lines file, which is read line by line.
         files: for `csv`, the address of each split.
@@ -47,7 +47,7 @@ class PublishedSet:
     licence: str
     columns: str
     papers: str
-    read: Callable[[Mapping[str, Any]], Row] = shapes.plain
+    reader: Callable[[Mapping[str, Any]], Row] = shapes.plain
     configuration: str | None = None
     is_file: bool = False
     files: Mapping[str, str] = field(default_factory=dict)
@@ -82,7 +82,7 @@ def _flashrag(name: str, splits: tuple[str, ...], **fields: Any) -> PublishedSet
         "splits": {split: f"{name}/{split}.jsonl" for split in splits},
         "is_file": True,
         "columns": _FLASHRAG_COLUMNS,
-        "read": shapes.flashrag,
+        "reader": shapes.flashrag,
         "corpus": WIKI18,
         "papers": _SEVEN,
     }
@@ -118,7 +118,7 @@ _PUBLISHED = (
         rows=2417,
         licence="CC BY 4.0",
         columns="id, question, answer, answer_aliases, paragraphs, question_decomposition",
-        read=shapes.musique,
+        reader=shapes.musique,
         corpus=f"{WIKI18}; or its own paragraphs (--contexts)",
         papers=f"{_SEVEN}. Self-evaluation: trains on 4,000, evaluates on 1,000",
     ),
@@ -159,7 +159,7 @@ _PUBLISHED = (
         rows=0,
         licence="CC BY 2.5",
         columns="id, question, answer, relevant_passage_ids",
-        read=shapes.bioasq,
+        reader=shapes.bioasq,
         passages="text-corpus",
         corpus="its configuration text-corpus (--contexts)",
         papers="PoU, table 3: how many and which is not printed",
@@ -174,7 +174,7 @@ _PUBLISHED = (
         rows=908,
         licence="AGPL-3.0",
         columns="input: a text of question, abstracts and referenced answer",
-        read=shapes.pqaref,
+        reader=shapes.pqaref,
         corpus="PubMed abstracts",
         papers="PoU, table 3: how many is not printed",
         unverified="the headings within input; that PQArefEval is this test split",
@@ -190,7 +190,7 @@ _PUBLISHED = (
         rows=1118,
         licence="CC BY 4.0",
         columns="_id, question, answer, context, previous_question, no_of_hops",
-        read=shapes.morehopqa,
+        reader=shapes.morehopqa,
         is_file=True,
         corpus="its own contexts (--contexts)",
         papers="self-evaluation: 1,000, how they were drawn is not printed",
@@ -222,7 +222,7 @@ _PUBLISHED = (
         rows=165,
         licence="none stated: not to be shared where crawlers find it",
         columns="task_id, Question, Level, Final answer, file_name",
-        read=shapes.gaia,
+        reader=shapes.gaia,
         corpus=WEB,
         papers="Pokee: 103 with text alone. Without those that come with a file there are more "
         "here; which 103 is not printed",
@@ -237,7 +237,7 @@ _PUBLISHED = (
         rows=2500,
         licence="MIT, with the request not to publish it in plain text",
         columns="id, question, image, answer, answer_type, category",
-        read=shapes.hle,
+        reader=shapes.hle,
         corpus=WEB,
         papers="Pokee: 125 with text alone, drawn at random",
         access="accept its terms at https://huggingface.co/datasets/cais/hle, then "
@@ -256,7 +256,7 @@ _PUBLISHED = (
         rows=1266,
         licence="MIT, with the request not to publish it in plain text",
         columns="problem, answer, problem_topic, canary; encrypted",
-        read=shapes.browsecomp,
+        reader=shapes.browsecomp,
         corpus=WEB,
         papers="Pokee: 125, drawn at random",
         unverified="the licence of the questions and their number",
@@ -294,6 +294,6 @@ def same_set(source: str, name: str) -> bool:
         >>> same_set("tq", "triviaqa"), same_set("Bamboogle", "bamboogle"), same_set("tq", "nq")
         (True, True, False)
     """
-    there, wanted = source.lower(), name.lower()
-    entry = PUBLISHED.get(wanted)
-    return there == wanted or (entry is not None and there in entry.other_names)
+    there, here = source.lower(), name.lower()
+    entry = PUBLISHED.get(here)
+    return there == here or (entry is not None and there in entry.other_names)

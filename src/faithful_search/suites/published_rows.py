@@ -91,8 +91,8 @@ def morehopqa(row: Published) -> Row:
     """MoreHopQA's: `_id`, `question`, `answer`, `context` as HotpotQA's, and the question that it
     was made of.
     """
-    more = {name: row[name] for name in ("previous_question", "answer_type") if row.get(name)}
-    return plain(row) | more
+    names = ("previous_question", "answer_type")
+    return plain(row) | {name: row[name] for name in names if row.get(name)}
 
 
 def pqaref(row: Published) -> Row:

@@ -37,7 +37,7 @@ class _Set(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Table(msgspec.Struct, forbid_unknown_fields=True):
-    about: str
+    description: str = msgspec.field(name="about")
     sets: list[_Set]
 
 
@@ -87,7 +87,7 @@ def load_suite(name: str | os.PathLike[str], data: Path | None = None) -> Suite:
             f"{path}: none of its question sets is there: {'; '.join(left_out)}. Name the folder "
             f"that has them by --data or {DATA_FOLDER}"
         )
-    return Suite(path.stem, table.about.strip(), tuple(sets), tuple(left_out))
+    return Suite(path.stem, table.description.strip(), tuple(sets), tuple(left_out))
 
 
 def _file_of(name: str | os.PathLike[str]) -> Path:

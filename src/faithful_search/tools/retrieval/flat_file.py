@@ -53,11 +53,11 @@ def mapped(files: Sequence[Path]) -> list[np.ndarray]:
             if len(cut) == row:
                 blocks.append(np.frombuffer(cut, dtype=np.float32).reshape(1, dimension))
                 cut = b""
-        whole = (len(raw) - start) // row
-        end = start + whole * row
-        if whole:
+        count_here = (len(raw) - start) // row
+        end = start + count_here * row
+        if count_here:
             numbers = np.asarray(raw[start:end]).view(np.float32)
-            blocks.append(numbers.reshape(whole, dimension))
+            blocks.append(numbers.reshape(count_here, dimension))
         cut += raw[end:].tobytes()
     if cut or sum(map(len, blocks)) != count:
         raise DataError(
