@@ -56,7 +56,7 @@ class GpuVectors:
 
 
 def on_gpus(faiss: Any, blocks: Sequence[np.ndarray], half: bool) -> GpuVectors | None:
-    """The vectors on the GPUs; `None` where FAISS sees none, or they do not fit, which is logged."""
+    """The vectors on the GPUs; `None` where FAISS sees none, or, with a warning, no room."""
     if not getattr(faiss, "get_num_gpus", int)():
         return None
     try:
