@@ -47,8 +47,9 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         flashrag(
             0,
             type="compositional",
-            supporting_facts=[["Veldt", 0], ["Mir", 1]],
-            context=[["Veldt", ["A river."]], ["Mir", ["A sea."]]],
+            supporting_facts={"title": ["Veldt", "Mir"], "sent_id": [0, 1]},
+            context={"title": ["Veldt", "Mir"], "content": [["A river."], ["A sea."]]},
+            evidences=[["Veldt", "mouth", "the Mir"]],
         )
     ],
     "musique": [

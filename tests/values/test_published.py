@@ -12,7 +12,7 @@ from faithful_search.errors import DataError
 from faithful_search.suites import load_suite, suite_names
 from faithful_search.suites.downloading import download, passages, read_lock
 from faithful_search.suites.published import PUBLISHED, published
-from faithful_search.suites.published_rows import decrypted, pqaref
+from faithful_search.suites.published_rows import decrypted, flashrag, pqaref
 from faithful_search.tasks import load_tasks
 
 ALIASES = {"musique", "pira", "nq", "triviaqa", "popqa", "bamboogle", "hotpotqa"}
@@ -89,6 +89,19 @@ def test_a_number_is_an_answer(hub, tmp_path):
 )
 def test_supporting_titles_are_kept_once(hub, tmp_path, name, titles):
     assert downloaded(tmp_path, name)[0]["supporting_titles"] == titles
+
+
+@pytest.mark.parametrize(
+    "evidences",
+    [
+        [["Veldt", "mouth", "the Mir"]],
+        {"fact": ["Veldt"], "relation": ["mouth"], "entity": ["the Mir"]},
+    ],
+)
+def test_triples_are_kept_for_changed_worlds(evidences):
+    row = ROWS["2wikimultihopqa"][0]
+    changed = row | {"metadata": row["metadata"] | {"evidences": evidences}}
+    assert flashrag(changed)["evidence_triples"] == [["Veldt", "mouth", "the Mir"]]
 
 
 def test_musiques_decomposition_is_kept_with_its_texts(hub, tmp_path):

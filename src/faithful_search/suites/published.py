@@ -98,7 +98,6 @@ _PUBLISHED = (
         licence="CC BY-SA 4.0",
         papers=f"{_SEVEN}. VERITAS and PoU train on it",
         other_names=("hotpot", "hotpot_qa"),
-        unverified="the form of metadata",
     ),
     _flashrag(
         "2wikimultihopqa",
@@ -108,7 +107,8 @@ _PUBLISHED = (
         licence="Apache-2.0",
         papers=f"{_SEVEN}. PoU trains on it",
         other_names=("2wiki",),
-        unverified="the form of metadata; VERITAS's table 8 has 1,986 and 1,996 rows",
+        unverified="whether metadata has its evidence triples; VERITAS's table 8 has 1,986 and "
+        "1,996 rows",
     ),
     PublishedSet(
         "musique",

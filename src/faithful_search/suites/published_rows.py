@@ -49,7 +49,7 @@ def plain(row: Published) -> Row:
 
 def flashrag(row: Published) -> Row:
     """FlashRAG's: `id`, `question`, `golden_answers`, and in `metadata` what the set's own rows
-    had, as the facts that support the answer.
+    had, as the facts that support the answer, and 2WikiMultihopQA's triples.
     """
     metadata = row.get("metadata")
     ours = plain(row)
@@ -58,6 +58,9 @@ def flashrag(row: Published) -> Row:
     titles = _titles(metadata.get("supporting_facts"))
     if titles:
         ours["supporting_titles"] = titles
+    triples = _triples(metadata.get("evidences"))
+    if triples:
+        ours["evidence_triples"] = triples
     for name in ("type", "level"):
         if isinstance(metadata.get(name), str):
             ours[name] = metadata[name]
@@ -190,6 +193,14 @@ def _pairs(value: Any, names: tuple[str, ...]) -> list[tuple[str, Any]]:
     if isinstance(value, list | tuple):
         return [(str(pair[0]), pair[1]) for pair in value if len(pair) >= 2]
     return []
+
+
+def _triples(value: Any) -> list[list[str]]:
+    """2WikiMultihopQA's subject, relation and object, as a list of triples or as three columns."""
+    if isinstance(value, Mapping):
+        columns_of_triples = [value.get(name) or () for name in ("fact", "relation", "entity")]
+        return [list(triple) for triple in zip(*columns_of_triples, strict=False)]
+    return [list(triple) for triple in value or () if len(triple) == 3]
 
 
 def _once(texts: Iterable[str]) -> list[str]:
