@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from faithful_search.errors import ConfigError, DataError
-from faithful_search.suites import load_suite, suite_names
+from faithful_search.suites import load_suite, suite_names, with_corpus
 from faithful_search.tasks import load_tasks
 
 SEVEN = {"nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle"}
@@ -101,3 +101,11 @@ def test_an_unknown_suite_names_those_there_are():
         ConfigError, match="unknown suite 'papers'; there are: deepresearcher, mini, pokee"
     ):
         load_suite("papers")
+
+
+def test_published_questions_may_be_asked_of_any_corpus():
+    assert with_corpus("hotpotqa") is with_corpus("passages.jsonl") is None
+
+
+def test_the_bundled_worlds_questions_have_their_own():
+    assert with_corpus("world_pairs") is with_corpus("world") is not None

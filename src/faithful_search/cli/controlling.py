@@ -119,8 +119,11 @@ def controls(out: Path | None, overwrite: bool, **options: Any) -> None:
     environment = environment_of(options)
     drawn = load_tasks(questions, options["split"], options["limit"], seed=options["sample_seed"])
     tasks = [structs.replace(task, id=str(task.id)) for task in drawn]
-    question_source = suites.of(questions)
-    if question_source is not None and suites.of(environment.corpus) is not question_source:
+    question_source = suites.with_corpus(questions)
+    if (
+        question_source is not None
+        and suites.with_corpus(environment.corpus) is not question_source
+    ):
         problem = f"the questions {questions!r} cannot be answered from {environment.corpus!r}"
         raise ConfigError(f"{problem}: give --questions, too")
     conditions = [name.strip() for name in options["conditions"].split(",")]

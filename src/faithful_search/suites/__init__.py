@@ -41,6 +41,18 @@ def of(source: str | os.PathLike[str]) -> QuestionSource | None:
     return next((questions for questions in sources() if name in questions.names), None)
 
 
+def with_corpus(source: str | os.PathLike[str]) -> QuestionSource | None:
+    """The source that has questions, or the passages for them, of this name; `None` for questions
+    that any corpus may answer, and for any other corpus.
+
+    Example:
+        >>> with_corpus("world") is of("world"), with_corpus("hotpotqa") is None
+        (True, True)
+    """
+    questions = of(source)
+    return questions if questions is not None and questions.has_corpus else None
+
+
 def facts_are_known(source: str | os.PathLike[str]) -> bool:
     """Whether a judge knows the facts that the questions of this name ask for."""
     questions = of(source)

@@ -17,11 +17,14 @@ class QuestionSource:
             `tasks.task_from_row` reads. Raises `DataError` for a split that it does not have.
         judges: the judges that know the facts behind the questions, so that nothing need be
             compared and no model asked: by name, where the class is, as `module:Class`.
+        has_corpus: whether they come with the passages that they are answered from, under one of
+            their names. They cannot be asked of another corpus, nor others of theirs.
     """
 
     names: tuple[str, ...]
     rows: Callable[[str, str], Rows]
     judges: Mapping[str, str] = field(default_factory=dict)
+    has_corpus: bool = False
 
 
 @dataclass(frozen=True)

@@ -62,4 +62,5 @@ QUESTIONS = QuestionSource(
     names=("world", "world_passages", "world_remembered", "world_pairs"),
     rows=_rows,
     judges={"facts": "faithful_search.world.facts:FactsJudge"},
+    has_corpus=True,
 )

@@ -56,12 +56,12 @@ def rehearse(values: Mapping[str, Any]) -> dict[str, Any]:
     searches_only = bool(dialects.load(values["dialect"]).search_tool)
     questions = bundled["questions_on_passages" if searches_only else "questions"]
     for name in ("questions", "eval_questions"):
-        if suites.of(values[name]) is None:
+        if suites.with_corpus(values[name]) is None:
             replaced[name] = questions
     if "eval_questions" in replaced:
         replaced["eval_split"] = bundled["eval_split"]
     for name in ("corpus", "triples", "domain_corpus"):
-        if values[name] != "none" and suites.of(values[name]) is None:
+        if values[name] != "none" and suites.with_corpus(values[name]) is None:
             replaced[name] = bundled["facts"]
     optimizer = str(getattr(values["optim"], "value", values["optim"]))
     if any(word in optimizer for word in ("8bit", "4bit", "paged", "apex", "ademamix")):

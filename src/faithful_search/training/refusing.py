@@ -272,7 +272,7 @@ def check_data(script: "RunArguments", counterfactual: float) -> None:
     or passages, or changed worlds with tools that do not know of them.
     """
     sources = (script.corpus, *_question_sources(script).values())
-    if len({suites.of(source) for source in sources}) > 1:
+    if len({suites.with_corpus(source) for source in sources}) > 1:
         raise ConfigError(
             f"questions {script.questions!r}, eval_questions {script.eval_questions!r}, corpus "
             f"{script.corpus!r}: the bundled world and other data are mixed; give all three"
@@ -280,7 +280,7 @@ def check_data(script: "RunArguments", counterfactual: float) -> None:
     if not (counterfactual or script.stale):
         return
     changed = {"corpus", "negative_tool"}
-    if suites.of(script.corpus) is not None and script.triples == script.corpus:
+    if suites.with_corpus(script.corpus) is not None and script.triples == script.corpus:
         changed.add("triples")
     unchanged = [name for name in script.given_tools if name not in changed]
     if unchanged:
