@@ -98,6 +98,24 @@ def check_literals(flags: Any) -> None:
     check_choices(flags, choices)
 
 
+def prices_of(text: str, name: str) -> tuple[float, float]:
+    """The prices of a million prompt and completion tokens, from the text of a flag. Raises
+    `ConfigError`, which calls them by this name, for anything but two numbers.
+
+    Example:
+        >>> prices_of("0.15,0.6", "--prices")
+        (0.15, 0.6)
+    """
+    try:
+        prompt, completion = map(float, text.split(","))
+    except ValueError as error:
+        raise ConfigError(
+            f"{name} {text!r} are two numbers, as 0.15,0.6: of a million prompt and completion "
+            "tokens"
+        ) from error
+    return prompt, completion
+
+
 def refuse_unread(flags: Any, reads: object, names: Iterable[str], reader: str) -> None:
     """Raise `ConfigError` if, without their reader, a flag is not at its default."""
     if reads:

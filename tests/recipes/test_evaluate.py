@@ -155,7 +155,9 @@ def test_failed_calls_are_reported_and_questions_repeated(tmp_path, monkeypatch,
 
     monkeypatch.setattr(recipe, "evaluate_policy", one_wrong_call)
     [script] = parse("evaluate", "--limit=2", "--samples=3", f"--out={tmp_path}")
-    assert recipe.evaluate("tiny", recipe.as_trained(script, "tiny")).asked == 6
+    models = recipe.Models()
+    evaluation = recipe.evaluate("tiny", recipe.as_trained(script, "tiny"), None, models)
+    assert evaluation.asked == 6
     assert "calls of tiny that ended in an error: local_search 1 of 2\n" in capsys.readouterr().err
 
 

@@ -18,8 +18,8 @@ from ..trajectory import Trajectory
 from .base import AgentSettings
 from .models import ChatModel, PolicyModel, ServedModel
 
-_SERVED, _HERE = "openai", "search_r1"
-_TURNS = 10
+SERVED, HERE = "openai", "search_r1"
+TURNS = 10
 
 
 class Untrained:
@@ -33,7 +33,7 @@ class Untrained:
         self.name = "untrained"
         self.model = model
         self.settings = settings
-        self.turns = _TURNS if settings.turns is None else settings.turns
+        self.turns = TURNS if settings.turns is None else settings.turns
         if isinstance(model, ServedModel):
             self._agent: Any = self._served(model, toolbox)
         elif isinstance(model, PolicyModel):
@@ -79,7 +79,7 @@ class Untrained:
             seed=settings.seed,
             concurrency=endpoint.concurrency,
             timeout=endpoint.timeout,
-            dialect=settings.dialect or _SERVED,
+            dialect=settings.dialect or SERVED,
             key=endpoint.key,
         )
         agent.stats = model.stats
@@ -93,7 +93,7 @@ class Untrained:
         return Engine(
             model.generator,
             toolbox,
-            settings.dialect or _HERE,
+            settings.dialect or HERE,
             limits,
             Sampling(temperature=settings.temperature),
             settings.concurrency,

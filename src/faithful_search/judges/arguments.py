@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ..errors import ConfigError
-from ..flags import flag
+from ..flags import flag, prices_of
 from . import WORDS, Judge, find, load, names
 
 
@@ -73,20 +73,9 @@ class JudgeArguments:
         if settings.get("cache") == "none":
             settings["cache"] = None
         if "prices" in settings:
-            settings["prices"] = _prices(settings["prices"])
+            settings["prices"] = prices_of(settings["prices"], "the judge's prices")
         return load(self.judge, self.judge_model, **settings)
 
     def _no_url(self, judge: str) -> ConfigError:
         served = "goes with the judge 'endpoint' or 'remote'"
         return ConfigError(f"the judge's URL {self.judge_url!r} {served}, not {judge}")
-
-
-def _prices(text: str) -> tuple[float, float]:
-    try:
-        prompt, completion = map(float, text.split(","))
-    except ValueError as error:
-        raise ConfigError(
-            f"the judge's prices {text!r} are two numbers, as 0.15,0.6: of a million prompt and "
-            "completion tokens"
-        ) from error
-    return prompt, completion

@@ -8,7 +8,7 @@ resumed; each set of a suite is an evaluation in a folder of its own, `OUT/SET`.
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, cast
@@ -16,11 +16,10 @@ from typing import Any, cast
 import msgspec
 
 from .. import suites
-from ..bundled import bundled_policy
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, UnreachableError
 from ..escape import as_line, printable
 from ..hub.models import weights_of
-from ..inference.base import Generator, Sampling
+from ..inference.base import Sampling
 from ..judges import Judge
 from ..judges.arguments import JudgeArguments
 from ..measure import report
@@ -29,19 +28,23 @@ from ..measure.evaluation import Evaluation, differences
 from ..measure.ledger import answers_kept, same_settings
 from ..measure.probes import Blanked
 from ..measure.sets import SuiteResults
-from ..measure.suite import default_rewards, evaluate_policy
+from ..measure.suite import default_rewards, evaluate_agent, evaluate_policy
 from ..measure.writing import results_folder, write_metrics
 from ..rollout import Engine
 from ..suites import QuestionSet, Suite
 from ..tasks import Task, load_tasks
+from ..tools.toolbox import Toolbox
 from ..training.refusing import check_files, check_folder, check_model, checked
 from ..training.starting import owned, parse_recipe, run_recipe
 from ..trajectory import write_jsonl
 from ..wire.cache import key_of
+from .evaluation_estimate import estimate
+from .evaluation_models import Models
 from .evaluation_settings import (
     EvaluationArguments,
     as_trained,
     check_script,
+    for_agent,
     of_set,
     within_the_same_bounds,
 )
@@ -64,14 +67,18 @@ def main(argv: Sequence[str] | None = None, recipe: str = "") -> dict[str, Any]:
     from ..inference.loading import choose_threads
 
     script = parse(arguments)
+    if script.estimate:
+        print(estimate(*sets_of(script)))
+        return {}
     out = Path(script.out)
     with owned(out, resume=may_go_on(script), overwrite=script.overwrite):
         script.threads = choose_threads(script.threads)
         if script.suite is not None:
             return measure_suite(script, load_suite(script))
         prepare(script)
-        results = measure(script, script.load_judge(), {})
+        results = measure(script, script.load_judge(), Models())
         print(table_of(script, results))
+        refuse_failed(results.values())
         return {name: evaluation.to_dict() for name, evaluation in results.items()}
 
 
@@ -81,7 +88,8 @@ def check(argv: Sequence[str]) -> None:
     script: EvaluationArguments = flags.script
     check_script(script)
     check_files(questions=[script.questions], corpus=[script.corpus])
-    check_model(script.model, script.dialect)
+    if script.endpoint is None:
+        check_model(script.model, script.dialect)
     check_model(script.compare_with, script.dialect, "compare_with")
     if script.suite is not None:
         for question_set in load_suite(script).sets:
@@ -144,6 +152,9 @@ def settings_of(script: EvaluationArguments) -> dict[str, dict[str, Any]]:
         "resume",
         "overwrite",
         "threads",
+        "concurrency",
+        "prices",
+        "estimate",
         "generation_batch",
         "trust_remote_code",
         *of_the_judge,
@@ -164,6 +175,17 @@ def tasks_of(script: EvaluationArguments) -> list[Task]:
     """The questions, each repeated for its samples."""
     tasks = load_tasks(script.questions, script.split, script.limit, seed=script.sample_seed)
     return [task for task in tasks for _ in range(script.samples)]
+
+
+def sets_of(
+    script: EvaluationArguments,
+) -> tuple[dict[str, EvaluationArguments], dict[str, Sequence[Task]]]:
+    """The flags and the questions of each set of the suite, or of --questions alone."""
+    parts = {script.questions: script}
+    if script.suite is not None:
+        parts = {part.name: of_set(script, part) for part in load_suite(script).sets}
+    scripts = {name: filled_in(part)[script.subject] for name, part in parts.items()}
+    return scripts, {name: tasks_of(part) for name, part in parts.items()}
 
 
 def measure_suite(script: EvaluationArguments, suite: Suite) -> dict[str, Any]:
@@ -187,7 +209,7 @@ def measure_suite(script: EvaluationArguments, suite: Suite) -> dict[str, Any]:
                 shutil.rmtree(out / question_set.name)
     results_folder(started)
     judge = script.load_judge()
-    opened: dict[str, Generator] = {}
+    models = Models()
     evaluations: dict[str, Evaluation] = {}
     left_out = list(suite.left_out)
     for question_set in suite.sets:
@@ -198,14 +220,15 @@ def measure_suite(script: EvaluationArguments, suite: Suite) -> dict[str, Any]:
             left_out.append(f"{question_set.name}: {error}")
             print(f"left out: {as_line(left_out[-1])}", file=sys.stderr)
             continue
-        evaluations[question_set.name] = measure_set(question_set, settings, judge, opened)
+        evaluations[question_set.name] = measure_set(question_set, settings, judge, models)
     if not evaluations:
         raise DataError(f"none of the question sets can be read: {'; '.join(left_out)}")
     results = SuiteResults(evaluations, left_out, script.samples)
+    print(f"{printable(suite.name)}: {printable(script.subject)}\n\n{results}")
+    refuse_failed(evaluations.values())
     metrics = {"suite": suite.name, "about": suite.about, **results.to_dict()}
     write_metrics(out / RESULTS, {**metrics, "script": asdict(script)})
     shutil.rmtree(started)
-    print(f"{printable(suite.name)}: {script.model}\n\n{results}")
     return metrics
 
 
@@ -213,7 +236,7 @@ def measure_set(
     question_set: QuestionSet,
     script: EvaluationArguments,
     judge: Judge | None,
-    opened: dict[str, Generator],
+    models: Models,
 ) -> Evaluation:
     """Measure a policy on one set of a suite, or read what was measured before."""
     out = Path(script.out)
@@ -223,50 +246,70 @@ def measure_set(
             same_settings(out / SETTINGS, settings[part], "--overwrite starts anew", part)
         print(f"{question_set.name}: measured before, in {out}", flush=True)
         metrics = json.loads((out / RESULTS).read_text(encoding="utf-8"))
-        return Evaluation.from_dict(metrics[script.model])
+        return Evaluation.from_dict(metrics[script.subject])
     prepare(script)
     questions = len(tasks_of(script))
     print(f"{question_set.name}: {questions} questions, results in {out}", flush=True)
-    [evaluation] = measure(script, judge, opened).values()
-    return evaluation
+    return measure(script, judge, models)[script.subject]
 
 
 def measure(
-    script: EvaluationArguments, judge: Judge | None, opened: dict[str, Generator]
+    script: EvaluationArguments, judge: Judge | None, models: Models
 ) -> dict[str, Evaluation]:
-    """Measure one policy or two on the questions, and write the results to --out.
+    """Measure an agent, one policy or two on the questions, and write the results to --out.
 
-    Returns the evaluations by policy, that of `script.model` last. `opened` holds the policies that
-    are loaded already, so that none is loaded for each set of a suite.
+    Returns the evaluations by name, that of `script.subject` last. Where episodes failed, they are
+    not written, since the evaluation has not ended.
     """
     out = Path(script.out)
-    names = [name for name in (script.compare_with, script.model) if name is not None]
-    scripts = within_the_same_bounds({name: as_trained(script, name) for name in names})
+    scripts = filled_in(script)
     evaluations = {}
     for name, settings in scripts.items():
-        evaluations[name] = evaluate(name, settings, judge, opened)
+        evaluations[name] = evaluate(name, settings, judge, models)
+    measured = evaluations[script.subject]
+    if measured.failed:
+        return evaluations
     metrics: dict[str, Any] = {name: run.to_dict() for name, run in evaluations.items()}
-    policy = evaluations[script.model]
-    write_rollouts(out / "trajectories.jsonl", policy)
+    write_rollouts(out / "trajectories.jsonl", measured)
     if script.compare_with is not None:
         compared = evaluations[script.compare_with]
         write_rollouts(out / "trajectories_compared.jsonl", compared)
-        metrics["differences"] = differences(compared, policy)
-    metrics["script"] = asdict(scripts[script.model])
+        metrics["differences"] = differences(compared, measured)
+    metrics["script"] = asdict(scripts[script.subject])
     shutil.move(out / UNFINISHED / SETTINGS, out / SETTINGS)
     write_metrics(out / RESULTS, metrics)
     shutil.rmtree(out / UNFINISHED)
     return evaluations
 
 
+def filled_in(script: EvaluationArguments) -> dict[str, EvaluationArguments]:
+    """The flags of each policy that is measured, or of the agent, with values for those that were
+    left open.
+    """
+    if script.agent_name is not None:
+        return {script.subject: for_agent(script)}
+    names = [name for name in (script.compare_with, script.model) if name is not None]
+    return within_the_same_bounds({name: as_trained(script, name) for name in names})
+
+
+def refuse_failed(evaluations: Iterable[Evaluation]) -> None:
+    """Raise `UnreachableError` where the agent's endpoint did not finish episodes."""
+    failed = sum(evaluation.failed for evaluation in evaluations)
+    if failed:
+        raise UnreachableError(
+            f"the endpoint did not answer in {failed} episodes, which count nowhere: the same "
+            "command with --resume asks for them again"
+        )
+
+
 def table_of(script: EvaluationArguments, evaluations: dict[str, Evaluation]) -> str:
     """What is printed of one policy or two: their results, their errors, and their calls."""
-    policy = evaluations[script.model]
+    measured = evaluations[script.subject]
     if script.compare_with is None:
-        results = report.table(policy, None, (script.model, ""))
+        results = report.table(measured, None, (script.subject, ""))
     else:
         compared = evaluations[script.compare_with]
-        results = report.table(compared, policy, (script.compare_with, script.model))
+        results = report.table(compared, measured, (script.compare_with, script.model))
     parts = [results]
     errors = {name: run.errors for name, run in evaluations.items() if run.errors is not None}
     if errors:
@@ -285,37 +328,38 @@ def write_rollouts(path: Path, evaluation: Evaluation) -> None:
 
 
 def evaluate(
-    name: str,
-    script: EvaluationArguments,
-    judge: Judge | None = None,
-    opened: dict[str, Generator] | None = None,
+    name: str, script: EvaluationArguments, judge: Judge | None, models: Models
 ) -> Evaluation:
-    """Measure one policy on the questions. `default_rewards` says what is measured."""
+    """Measure one policy, or the agent, on the questions. `default_rewards` says what is measured.
+    `script` has values for all flags that depend on who is measured.
+    """
     from transformers import set_seed
 
-    subfolder = "policy" if name == script.model else "compared"
+    subfolder = "compared" if name == script.compare_with else "policy"
     folder = results_folder(Path(script.out) / UNFINISHED / subfolder)
     # Another seed after each interruption: the same draws must not come twice
     finished = sum(len(path.read_bytes().splitlines()) for path in folder.glob("*.jsonl"))
     set_seed(script.seed + finished)
-    # `as_trained` has filled in the flags that were left open
     dialect = cast(str, script.dialect)
-    total_tokens = cast(int, script.total_tokens)
-    generators = {} if opened is None else opened
-    if name not in generators:
-        generators[name] = open_generator(name, script)
-    with script.toolbox() as toolbox:
-        engine = Engine(
-            generators[name],
-            Blanked(toolbox, script.blank) if script.blank else toolbox,
-            dialect,
-            script.limits(total_tokens),
-            Sampling(temperature=script.temperature),
-        )
-        rewards = default_rewards(dialect, judge, facts=suites.facts_are_known(script.questions))
-        with answers_kept(judge, folder):
+    tasks = tasks_of(script)
+    rewards = default_rewards(dialect, judge, facts=suites.facts_are_known(script.questions))
+    with toolbox_of(script) as toolbox, answers_kept(judge, folder):
+        tools = Blanked(toolbox, script.blank) if script.blank else toolbox
+        if script.agent_name is not None:
+            agent = models.agent(script, tools)
+            evaluation = evaluate_agent(
+                agent, tasks, rewards, tools.names, controls=script.controls, folder=folder
+            )
+        else:
+            engine = Engine(
+                models.generator(name, script),
+                tools,
+                dialect,
+                script.limits(cast(int, script.total_tokens)),
+                Sampling(temperature=script.temperature),
+            )
             evaluation = evaluate_policy(
-                engine, tasks_of(script), rewards, controls=script.controls, folder=folder
+                engine, tasks, rewards, controls=script.controls, folder=folder
             )
         failed = [
             f"{tool} {stats.errors} of {stats.calls}"
@@ -340,20 +384,9 @@ def evaluate(
     return evaluation
 
 
-def open_generator(name: str, script: EvaluationArguments) -> Generator:
-    """The policy of this name, loaded."""
-    from transformers import AutoModelForCausalLM
-
-    from ..inference.loading import open_model
-    from ..inference.transformers import TransformersGenerator
-
-    model, tokenizer = open_model(
-        AutoModelForCausalLM,
-        bundled_policy(name, cast(str, script.dialect)),
-        dtype=script.dtype,
-        trust_remote_code=script.trust_remote_code,
-    )
-    return TransformersGenerator(model, tokenizer, script.generation_batch)
+def toolbox_of(script: EvaluationArguments) -> Toolbox:
+    """The tools of what is measured; none for an agent that works without."""
+    return script.toolbox() if script.needs_tools else Toolbox([])
 
 
 def _calls(evaluation: Evaluation) -> str:

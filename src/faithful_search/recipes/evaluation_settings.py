@@ -4,12 +4,13 @@ those flags for one policy, and for one question set of a suite.
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
-from .. import dialects, suites
-from ..bundled import bundled_policy
+from .. import agents, dialects, suites
+from ..agents import untrained
+from ..bundled import BUNDLED, bundled_policy
 from ..errors import ConfigError
-from ..flags import check_least, flag, refuse_unread
+from ..flags import check_least, flag, prices_of, refuse_unread
 from ..hub.models import BOUNDS, SEEN, trained_with
 from ..judges.arguments import JudgeArguments
 from ..measure.controls import QUESTIONS
@@ -17,6 +18,11 @@ from ..rollout.arguments import EnvironmentArguments
 from ..suites import QuestionSet
 from ..suites.reading import DATA_FOLDER
 from ..training.refusing import check_dtype
+
+OF_A_POLICY = ("observation_tokens", "force_answer", "verify", "kept_responses")
+"""The flags that only the episodes of a policy have."""
+UNTRAINED = "untrained"
+"""The agent that `--endpoint` alone names."""
 
 
 @dataclass
@@ -67,7 +73,23 @@ class EvaluationArguments(EnvironmentArguments, JudgeArguments):
     )
     model: str = flag(
         "tiny",
-        "Policy to measure: the directory or Hub id of a model or an adapter, or 'tiny' (bundled).",
+        "Policy to measure: the directory or Hub id of a model or an adapter, or 'tiny' (bundled); "
+        "with --agent the agent's model, with --endpoint the name of the served one.",
+    )
+    agent: str | None = flag(
+        None,
+        f"Agent to measure, which needs no training: {', '.join(agents.names())}, or the path of a "
+        "file that defines one. By default the policy itself is measured, and with --endpoint "
+        "untrained.",
+    )
+    endpoint: str | None = flag(
+        None, "Base URL of an OpenAI-compatible server that serves --model, usually ending in /v1."
+    )
+    concurrency: int = flag(16, "Number of episodes of an agent that are under way at once.")
+    prices: str | None = flag(
+        None,
+        "Price of a million prompt and completion tokens of the served model, as 0.15,0.6, to "
+        "report the cost.",
     )
     compare_with: str | None = flag(
         None, "Policy to compare --model with, on the same questions. By default none."
@@ -104,10 +126,30 @@ class EvaluationArguments(EnvironmentArguments, JudgeArguments):
     out: str = flag("outputs/evaluate", "Folder to write metrics.json and trajectories.jsonl to.")
     resume: bool = flag(False, "Continue the evaluation that was interrupted in --out.")
     overwrite: bool = flag(False, "Delete an earlier evaluation in --out.")
+    estimate: bool = flag(
+        False, "Say what endpoints would be asked, and what it would cost, and ask nothing."
+    )
     seed: int = flag(0, "Random seed of the sampling.")
     dtype: str = flag("float32", "Data type of the weights.")
     threads: int = flag(0, "Number of CPU threads. 0 takes as many as there are idle cores.")
     trust_remote_code: bool = flag(False, "Allow a policy to run the Python code beside it.")
+
+    @property
+    def agent_name(self) -> str | None:
+        """The agent that is measured; `None` where the policy itself is."""
+        return self.agent or (None if self.endpoint is None else UNTRAINED)
+
+    @property
+    def subject(self) -> str:
+        """What results call the policy or the agent that is measured."""
+        return self.model if self.agent_name is None else f"{self.agent_name} ({self.model})"
+
+    @property
+    def needs_tools(self) -> bool:
+        """Whether what is measured cannot work without a tool."""
+        if self.agent_name is None:
+            return True
+        return bool(getattr(agents.load(self.agent_name), "needs_tools", True))
 
 
 def check_script(script: EvaluationArguments) -> None:
@@ -115,7 +157,9 @@ def check_script(script: EvaluationArguments) -> None:
     if script.compare_with == script.model:
         raise ConfigError(f"--compare_with {script.model} is the policy itself: name another one")
     check_least(script, limit=1, controls=0, samples=1, threads=0, generation_batch=1, seed=0)
+    check_least(script, concurrency=1)
     check_dtype(script.dtype)
+    _check_agent(script)
     if script.suite is None:
         refuse_unread(script, script.suite, ("data",), "--suite")
         return
@@ -129,6 +173,27 @@ def check_script(script: EvaluationArguments) -> None:
     chosen = [f"--{name}" for name in own if getattr(script, name) != defaults[name]]
     if chosen:
         raise ConfigError(f"{', '.join(chosen)}: --suite says which questions; leave one out")
+
+
+def _check_agent(script: EvaluationArguments) -> None:
+    """Raise `ConfigError` for flags that the agent cannot have."""
+    if script.endpoint is not None and script.model in BUNDLED:
+        raise ConfigError("--endpoint needs the served model's name: give --model NAME")
+    refuse_unread(script, script.endpoint, ("prices",), "--endpoint")
+    if script.prices is not None:
+        prices_of(script.prices, "--prices")
+    if script.agent_name is None:
+        refuse_unread(script, None, ("concurrency",), "--agent")
+        return
+    agents.load(script.agent_name)
+    if script.compare_with is not None:
+        raise ConfigError(
+            "--compare_with compares two policies: measure each agent, and then faithful-search "
+            "compare the two folders"
+        )
+    refuse_unread(script, None, OF_A_POLICY, "a policy, without --agent and --endpoint")
+    if script.agent_name != UNTRAINED:
+        refuse_unread(script, None, ("dialect",), f"--agent {UNTRAINED}")
 
 
 def of_set(script: EvaluationArguments, question_set: QuestionSet) -> EvaluationArguments:
@@ -145,7 +210,9 @@ def of_set(script: EvaluationArguments, question_set: QuestionSet) -> Evaluation
     corpus = question_set.corpus or script.corpus
     world = suites.of("world")
     is_of_the_world = suites.of(question_set.source) is world
-    if suites.of(corpus) is world and not is_of_the_world:
+    if not script.needs_tools:
+        corpus = "none"
+    elif suites.of(corpus) is world and not is_of_the_world:
         # The default corpus, from which no question of this set can be answered
         if not set(script.given_tools) - {"corpus", "triples"}:
             raise ConfigError(
@@ -197,6 +264,30 @@ def as_trained(script: EvaluationArguments, policy: str) -> EvaluationArguments:
         return script
     searches_only = dialects.load(cast(str, script.dialect)).search_tool is not None
     return replace(script, triples="none" if searches_only else "world")
+
+
+def for_agent(script: EvaluationArguments) -> EvaluationArguments:
+    """The flags with values for those that were left open, for an agent; `turns`, `turn_tokens` and
+    `total_tokens` stay open, since agents have their own.
+    """
+    dialect = script.dialect or dialect_of_agent(script)
+    usual: dict[str, Any] = {field.name: field.default for field in fields(EnvironmentArguments)}
+    settings = {name: usual[name] for name in OF_A_POLICY}
+    searches_only = dialects.load(dialect).search_tool is not None
+    has_facts = suites.of(script.corpus) is suites.of("world") and not searches_only
+    return replace(
+        script,
+        dialect=dialect,
+        search_top_k=script.search_top_k or usual["search_top_k"],
+        triples=script.triples or ("world" if has_facts else "none"),
+        **settings,
+    )
+
+
+def dialect_of_agent(script: EvaluationArguments) -> str:
+    """What the agent writes where no flag says it."""
+    is_here = script.agent_name == UNTRAINED and script.endpoint is None
+    return untrained.HERE if is_here else untrained.SERVED
 
 
 def within_the_same_bounds(

@@ -33,6 +33,7 @@ ALIASES = {"model": "model_name_or_path", "out": "output_dir"}
 """What our commands call a setting, and what TRL and Transformers call it."""
 OLD_NAMES = {
     "policy": "model",
+    "url": "endpoint",
     "output_dir": "out",
     "overwrite_output_dir": "overwrite",
     "eval_limit": "limit",

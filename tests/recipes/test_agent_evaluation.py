@@ -1,0 +1,117 @@
+"""`faithful-search eval --agent`: a served model on loopback, its estimate, and what fails."""
+
+import json
+import re
+
+import pytest
+from recipe_runs import call
+from stub_server import StubServer
+
+from faithful_search.errors import ConfigError, UnreachableError
+
+TWO_SETS = """
+about: two sets of the bundled world
+sets:
+  - {name: facts, source: world, split: test, seed: 0, corpus: world}
+  - {name: passages, source: world_passages, split: test, corpus: world}
+"""
+ASKED = ("--model=stub", "--limit=2", "--threads=1", "--controls=1")
+
+
+def answered(messages):
+    return "I would say it is Rome."
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+
+
+@pytest.fixture
+def served():
+    with StubServer(label=answered) as server:
+        yield server
+
+
+@pytest.fixture
+def suite_file(tmp_path):
+    path = tmp_path / "two.yaml"
+    path.write_text(TWO_SETS, encoding="utf-8")
+    return path
+
+
+def measured(server, out, *flags):
+    return call("evaluate", f"--endpoint={server.url}", f"--out={out}", *ASKED, *flags)
+
+
+def test_a_served_model_answers_a_suite_by_an_agent(served, suite_file, tmp_path, capsys):
+    metrics = measured(served, tmp_path / "out", "--agent=rag", f"--suite={suite_file}")
+    assert [run["errors"]["wrong_answer"] for run in metrics["sets"].values()] == [2, 2]
+    assert metrics["sets"]["facts"]["tool_calls"]["local_search"] == [1, 1]
+    assert "two: rag (stub)" in capsys.readouterr().out
+
+
+def test_an_agent_without_tools_needs_no_corpus(served, tmp_path):
+    [run] = measured(served, tmp_path / "out", "--agent=direct", "--corpus=none").values()
+    assert run["rows"]["calls"]["value"] == 0.0
+    assert run["tool_calls"] == {}
+    assert "follow_rate" not in run["rows"]
+    assert len(served.requests) == 2
+
+
+def test_an_endpoint_alone_is_the_untrained_agent(served, tmp_path):
+    results = measured(served, tmp_path / "out")
+    assert [*results] == ["untrained (stub)"]
+
+
+@pytest.mark.parametrize(
+    "agent", ["direct", "rag", "ircot", "search_o1", "all_in_one", "untrained"]
+)
+def test_an_estimate_asks_nothing(agent, served, tmp_path, capsys):
+    judge = ("--judge=endpoint", "--judge_model=judge", f"--judge_url={served.url}")
+    flags = (f"--agent={agent}", "--estimate=true", "--prices=1,2", "--samples=3", *judge)
+    assert measured(served, tmp_path / "out", *flags) == {}
+    assert served.requests == []
+    assert not (tmp_path / "out").exists()
+    printed = capsys.readouterr().out
+    assert f"{agent} (stub) at {served.url}: it costs at most" in printed
+    assert "Nothing was asked." in printed
+    assert re.search(r"the judge \S+: at most [1-9]", printed)
+
+
+def test_an_estimate_bounds_what_is_asked(served, suite_file, tmp_path, capsys):
+    flags = ("--agent=rag", f"--suite={suite_file}", "--turn_tokens=8")
+    measured(served, tmp_path / "out", *flags, "--estimate=true")
+    line = capsys.readouterr().out.partition("\nall ")[2].splitlines()[0]
+    measured(served, tmp_path / "out", *flags)
+    assert line.split()[:2] == ["8", str(len(served.requests))]
+
+
+def test_episodes_that_failed_are_asked_for_again(tmp_path, capsys):
+    out = tmp_path / "out"
+    flags = ("--agent=direct", "--corpus=none")
+    with StubServer(label=answered, mode="context") as broken:
+        with pytest.raises(UnreachableError, match="did not answer in 2 episodes"):
+            measured(broken, out, *flags)
+        assert not (out / "metrics.json").exists()
+        broken.mode = "ok"
+        measured(broken, out, *flags, "--resume=true")
+    assert len(json.loads((out / "metrics.json").read_text())["direct (stub)"]["questions"]) == 2
+
+
+REFUSED = {
+    ("--endpoint=http://127.0.0.1:9/v1",): "needs the served model's name",
+    ("--agent=nobody",): "unknown agent 'nobody'; there are: all_in_one, cot",
+    ("--agent=rag", "--verify=true"): "--verify True: read with a policy",
+    ("--agent=rag", "--dialect=pou"): "--dialect pou: read with --agent untrained only",
+    ("--agent=rag", "--compare_with=tiny_memory"): "measure each agent",
+    ("--concurrency=3",): "--concurrency 3: read with --agent only",
+    ("--prices=1,2",): "--prices 1,2: read with --endpoint only",
+    ("--estimate=true",): "none would: give --endpoint",
+}
+
+
+@pytest.mark.parametrize(("flags", "message"), REFUSED.items())
+def test_what_an_agent_cannot_be_measured_with_is_refused(flags, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        call("evaluate", *flags, f"--out={tmp_path}")
