@@ -207,7 +207,7 @@ def test_a_byte_that_changed_is_one_line(index, corpus, name, monkeypatch):
         DataError, match=rf"the index .* is damaged \({name} not as written\): build it again"
     ):
         open_folder(index)
-    monkeypatch.setattr("faithful_search.tools.retrieval.index_folder._QUICK", 0)
+    monkeypatch.setattr("faithful_search.tools.retrieval.index_folder._ALWAYS_CHECKED_BYTES", 0)
     with pytest.raises(DataError, match=f"{name} not as written"):
         build_folder(corpus, index)
     if name == "passages.jsonl":  # of a large index, whose sums are not compared when it is opened

@@ -12,7 +12,7 @@ from urllib.parse import quote, quote_plus, unquote
 
 REMOVED = "[secret]"
 SHORTEST = 6
-"""Characters of the shortest key: to take out shorter ones, which are words, would harm the text."""
+"""Characters of the shortest key. Shorter ones are words: without them the text would be harmed."""
 # Environment variables whose value is a key
 _VARIABLES = re.compile(
     r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(?<![^_])(?:PASS|PAT)|_PWD)S?\d*(?![^_])",

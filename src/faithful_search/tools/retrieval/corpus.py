@@ -22,16 +22,19 @@ Corpus = str | os.PathLike[str] | Iterable[Mapping[str, Any]]
 or, as Search-R1's, `contents`: the title's line, then the text.
 """
 
-TEXTS, IDS = ("text", "contents"), ("id", "_id", "docid")
+# The columns that may hold a passage's text, and its id; the first of those that are there counts.
+TEXTS = ("text", "contents")
+IDS = ("id", "_id", "docid")
 LONGEST_TITLE = 300
 """A longer first line without quotation marks is not taken for a title."""
 _COLUMNS = (*TEXTS, *IDS, "title", "url")
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
+# owner/name or owner/name:split
 _DATASET = re.compile(r"\A[\w.-]++/[\w.-]++(?::[\w.+%\[\]-]++)?+\Z")
 
 
 OnBroken = Callable[[str, str], object]
-"""Told of a row without a passage in it: where it is (file and number from 1), and why."""
+"""Called for a row without a passage in it, with where it is (file and number from 1), and why."""
 
 
 def refuse(where: str, why: str) -> None:
@@ -51,35 +54,39 @@ def passages(
             default rows stay whole.
         on_broken: called for each row that cannot be read, which is then left out.
 
-    Raises `DataError` for what cannot be read, or has no passage in it, and `ConfigError` when a
-    package is missing.
+    Raises:
+        DataError: the corpus cannot be read, or has no passage in it.
+        ConfigError: a package is missing.
 
     Example:
-        >>> [found.title for found in passages([{"contents": '"Paris"\\nThe capital of France.'}])]
+        >>> rows = [{"contents": '"Paris"\\nThe capital of France.'}]
+        >>> [passage.title for passage in passages(rows)]
         ['Paris']
     """
-    first, some = "", False
+    first_broken = ""
+    any_passages = False
     for number, (where, row) in enumerate(_rows(corpus), start=1):
         try:
             passage = _passage(row, number)
         except ValueError as error:
-            first = first or f"; the first row left out: {where}: {error}"
+            if not first_broken:
+                first_broken = f"; the first row left out: {where}: {error}"
             on_broken(where, str(error))
             continue
-        some = True
+        any_passages = True
         if paragraph_characters is None or len(passage.text) <= paragraph_characters:
             yield passage
             continue
         for part, text in enumerate(paragraphs(passage.text, paragraph_characters), start=1):
-            # the first keeps the row's id, by which questions name their evidence
+            # The first keeps the row's id, by which questions name their evidence.
             source = passage.source if part == 1 else f"{passage.source}#{part}"
             yield msgspec.structs.replace(passage, text=text, source=source)
-    if not some:
-        raise DataError(f"{called(corpus)}: no passages in it{first}")
+    if not any_passages:
+        raise DataError(f"{called(corpus)}: no passages in it{first_broken}")
 
 
 def readable_twice(corpus: Corpus) -> Corpus:
-    """The corpus, rows from an iterator as a list: a digest and an index each read it once."""
+    """The corpus; rows from an iterator become a list, since a digest and an index each read it."""
     return corpus if isinstance(corpus, (str, os.PathLike)) else list(corpus)
 
 
@@ -89,8 +96,10 @@ def called(corpus: Corpus) -> str:
 
 
 def digest(corpus: Corpus) -> str:
-    """SHA-256 of a corpus's files or rows, in hex; of a Hub dataset that of its fingerprint, which
-    follows its files and revision.
+    """SHA-256 of a corpus's files or rows, in hex.
+
+    Of a Hub dataset it is that of its fingerprint, which changes with its files and revision; its
+    name does not.
     """
     sha = hashlib.sha256()
     if not isinstance(corpus, (str, os.PathLike)):
@@ -98,9 +107,10 @@ def digest(corpus: Corpus) -> str:
             sha.update(repr(row).encode("utf-8", "surrogatepass") + b"\n")
         return sha.hexdigest()
     files = _files(corpus)
-    if files is None:  # the name of a dataset stays when its revision changes
+    if files is None:
         sha.update(str(_dataset(str(corpus))._fingerprint).encode())
-    for path in files or ():
+        return sha.hexdigest()
+    for path in files:
         try:
             with path.open("rb") as file:
                 sha.update(hashlib.file_digest(file, "sha256").digest())
@@ -128,40 +138,53 @@ def split_contents(contents: str) -> tuple[str, str]:
         >>> split_contents('"Paris"\nThe capital of France.'), split_contents("Only a text.")
         (('Paris', 'The capital of France.'), ('', 'Only a text.'))
     """
-    line, line_break, body = contents.partition("\n")
-    first = line.strip()
-    if line_break and len(first) >= 2 and first[0] == first[-1] == '"':
-        return first[1:-1], body
-    return (first, body) if line_break and len(first) <= LONGEST_TITLE else ("", contents)
+    first_line, line_break, body = contents.partition("\n")
+    if not line_break:
+        return "", contents
+    title = first_line.strip()
+    if len(title) >= 2 and title[0] == title[-1] == '"':
+        return title[1:-1], body
+    if len(title) <= LONGEST_TITLE:
+        return title, body
+    return "", contents
 
 
 def _passage(row: Any, number: int) -> Evidence:
-    """The passage of a row, or of a line of JSON; raises `ValueError`, which says why there is
-    none.
+    """The passage of a row, or of a line of JSON.
+
+    Args:
+        number: that of the row, which is the passage's id where the row has none.
+
+    Raises:
+        ValueError: says why there is no passage.
     """
     if isinstance(row, bytes):
         try:
-            row = loose_json.decode(row, halves=True)  # half characters are refused below
+            row = loose_json.decode(row, halves=True)  # lone surrogates are refused below
         except DataError as error:
             raise ValueError(f"not JSON ({error})") from error
     if not isinstance(row, Mapping):
         raise ValueError(f"expected an object with 'text'; it is {type(row).__name__}")
 
-    def said(*names: str) -> str:
-        return next((str(row[name]) for name in names if row.get(name) is not None), "")
-
-    text, title = row.get("text"), said("title")
+    text = row.get("text")
+    title = _first_value(row, ["title"])
     if not isinstance(text, str) and isinstance(row.get("contents"), str):
-        first, text = split_contents(row["contents"])
-        # a first line that does not repeat the title beside it is text
-        text = row["contents"] if title and title != first else text
-        title = title or first
+        first_line, text = split_contents(row["contents"])
+        # Beside a column `title`, a first line that does not repeat it belongs to the text.
+        if title and title != first_line:
+            text = row["contents"]
+        title = title or first_line
     if not isinstance(text, str):
         raise ValueError(
             f"no column 'text' with a string; it has: {', '.join(map(str, row)) or 'nothing'}"
         )
-    passage = Evidence(text=text, title=title, source=said(*IDS) or str(number), url=said("url"))
-    # what cannot be encoded can be neither stored nor shown to a tokenizer
+    passage = Evidence(
+        text=text,
+        title=title,
+        source=_first_value(row, IDS) or str(number),
+        url=_first_value(row, ["url"]),
+    )
+    # What cannot be encoded can neither be stored nor be shown to a tokenizer.
     try:
         msgspec.json.encode(passage)
     except UnicodeEncodeError as error:
@@ -169,40 +192,54 @@ def _passage(row: Any, number: int) -> Evidence:
     return passage
 
 
+def _first_value(row: Mapping[str, Any], columns: Iterable[str]) -> str:
+    """The value of the first of these columns that has one; empty where none has."""
+    for name in columns:
+        if row.get(name) is not None:
+            return str(row[name])
+    return ""
+
+
 def _rows(corpus: Corpus) -> Iterator[tuple[str, Any]]:
-    """Where each row is, and the row; of JSON lines as it is written."""
-    sources: Iterable[tuple[str, Iterable[tuple[int, Any]]]]
+    """Where each row is, and the row: a mapping, or a line of JSON as it is written."""
     if not isinstance(corpus, (str, os.PathLike)):
-        sources = [("corpus, row", enumerate(corpus, start=1))]
-    elif (files := _files(corpus)) is None:
+        yield from _numbered("corpus, row", enumerate(corpus, start=1))
+        return
+    files = _files(corpus)
+    if files is None:
         dataset = _dataset(str(corpus))
-        columns = dataset.select_columns(_known(corpus, dataset.column_names))
-        sources = [(f"{corpus}, row", enumerate(columns, start=1))]
-    else:
-        sources = (
-            (f"{path}, row", enumerate(_parquet_rows(path), start=1))
-            if path.suffix == ".parquet"
-            else (f"{path}, line", read_lines(path))
-            for path in files
-        )
-    for place, rows in sources:
-        yield from ((f"{place} {number}", row) for number, row in rows)
+        columns = dataset.select_columns(_columns_to_read(corpus, dataset.column_names))
+        yield from _numbered(f"{corpus}, row", enumerate(columns, start=1))
+        return
+    for path in files:
+        if path.suffix == ".parquet":
+            yield from _numbered(f"{path}, row", enumerate(_parquet_rows(path), start=1))
+        else:
+            yield from _numbered(f"{path}, line", read_lines(path))
+
+
+def _numbered(source: str, rows: Iterable[tuple[int, Any]]) -> Iterator[tuple[str, Any]]:
+    """Numbered rows, each with its number behind the name of its source."""
+    for number, row in rows:
+        yield f"{source} {number}", row
 
 
 def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a Parquet file, read batch by batch."""
     with needs(str(path), "parquet"):
         import pyarrow
         from pyarrow import parquet
     try:
         with parquet.ParquetFile(path) as file:
-            for table in file.iter_batches(columns=_known(path, file.schema_arrow.names)):
-                yield from table.to_pylist()
+            columns = _columns_to_read(path, file.schema_arrow.names)
+            for batch in file.iter_batches(columns=columns):
+                yield from batch.to_pylist()
     except (OSError, pyarrow.ArrowException) as error:
         raise DataError(f"cannot read {path}: {error}") from error
 
 
-def _known(where: object, columns: list[str]) -> list[str]:
-    """The columns that are read."""
+def _columns_to_read(where: object, columns: list[str]) -> list[str]:
+    """Those of the columns that passages are made of; `DataError` where none holds a text."""
     if not any(name in columns for name in TEXTS):
         raise DataError(
             f"{where}: no column 'text' (or 'contents'); it has: {', '.join(columns) or 'nothing'}"
@@ -211,17 +248,14 @@ def _known(where: object, columns: list[str]) -> list[str]:
 
 
 def _files(corpus: str | os.PathLike[str]) -> list[Path] | None:
-    """The files of a corpus that lies here; `None` for the name of a dataset."""
+    """The files of a corpus on this machine; `None` for the name of a dataset."""
     if str(corpus) == "world":
         return [world_file("passages.jsonl.gz")]
     path = Path(corpus).expanduser()
     if path.is_dir():
-        # sorted, since a passage without an id is called by its number
-        files = [
-            file
-            for file in sorted(path.rglob("*"))
-            if file.name.endswith(_SUFFIXES) and file.is_file()
-        ]
+        # Sorted, since a passage without an id is known by the number of its row.
+        inside = sorted(path.rglob("*"))
+        files = [file for file in inside if file.name.endswith(_SUFFIXES) and file.is_file()]
         if not files:
             raise DataError(f"{path}: no {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]} file in it")
         return files
@@ -233,7 +267,7 @@ def _files(corpus: str | os.PathLike[str]) -> list[Path] | None:
 
 
 def _dataset(name: str) -> Any:
-    """A Hub dataset's split, mapped into memory from the copy that `datasets` keeps."""
+    """A Hub dataset's split, mapped from the copy that `datasets` keeps on disk."""
     if not _DATASET.match(name):
         raise DataError(f"cannot read {name}: there is no such file or folder")
     try:

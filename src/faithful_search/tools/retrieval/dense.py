@@ -1,5 +1,5 @@
 """Search by meaning: passages and queries as vectors of an encoder, compared by FAISS, exactly or
-by a graph (HNSW).
+approximately by a graph (HNSW).
 """
 
 import os
@@ -21,19 +21,29 @@ from .index import Index, Passages, progress, write_whole
 from .on_gpu import on_gpus
 
 Precision = Literal["float32", "float16"]
-VECTORS, GRAPH, MANIFEST = "vectors", "hnsw.faiss", "manifest.json"
-_BLOCK = 65_536  # half-precision vectors turned to float32 at a time
-_LINKS, _WIDTH = 32, 200  # FAISS's M and efConstruction
-_AHEAD = 8  # batches that are sorted by length together, and written together
-_TYPICAL = 128  # tokens of a passage
+# The files of a dense index
+VECTORS = "vectors"
+GRAPH = "hnsw.faiss"
+MANIFEST = "manifest.json"
+_BLOCK = 65_536  # half-precision vectors that are turned to float32 at a time
+_LINKS = 32  # of each vector in the graph: FAISS's M
+_BUILD_BEAM = 200  # candidates for these links: FAISS's efConstruction
+_LINKED_AT_ONCE = 4096  # vectors that are added to the graph at a time
+_BATCHES_AHEAD = 8  # batches that are sorted by length together, and written together
+_TYPICAL_TOKENS = 128  # of a passage
+# A fixed query, whose vector shows whether a model of the same name is still the same model. Of two
+# such vectors the cosine stays above the limit in another precision, but not with other weights.
 _PROBE = "Which river flows through the capital of the country whose flag shows a red maple leaf?"
-_SAME = 0.995  # cosine of the probe's vectors: lower precision keeps it above, other weights do not
+_LEAST_PROBE_COSINE = 0.995
+# Of an encoder, what its vectors depend on
 _SETTINGS = ("pooling", "limit", "query_prefix", "passage_prefix")
 
 
 class Described(msgspec.Struct, frozen=True):
-    """What made some vectors; `probe` is the vector of a fixed query, which tells whether a model
-    of the same name is still the same model.
+    """The encoder that made some vectors, of `dimension` components.
+
+    `probe` is the vector of a fixed query; the other fields are those of
+    `inference.encoder.Encoder`.
     """
 
     model: str
@@ -47,31 +57,37 @@ class Described(msgspec.Struct, frozen=True):
 
 
 class Embedder:
-    """An encoder by its name: a Hub id or a directory, of sentence-transformers or plain
-    Transformers. `batch_size` is in passages of usual length, `knobs` are those of
-    `inference.encoder.Encoder.from_pretrained`. A forked child encodes on one thread. Raises
-    `ConfigError` when a package is missing, or the model cannot be opened.
+    """An encoder by its name. A forked child encodes on one thread.
+
+    Args:
+        model: a Hub id or a directory, of sentence-transformers or plain Transformers.
+        batch_size: passages of usual length that are encoded at once.
+        knobs: those of `inference.encoder.Encoder.from_pretrained`.
+
+    Raises:
+        ConfigError: a package is missing, or the model cannot be opened.
     """
 
     def __init__(self, model: str, *, batch_size: int | None = None, **knobs: Any) -> None:
         if batch_size is not None:
-            knobs["batch_tokens"] = batch_size * _TYPICAL
-        # absolute, since it is written down and read elsewhere
+            knobs["batch_tokens"] = batch_size * _TYPICAL_TOKENS
+        # Absolute, since it is written into a manifest that may be read from another directory.
         self.model = os.path.abspath(model) if os.path.isdir(model) else model
         self.knobs = knobs
         with needs("dense search", "dense"):
             from ...inference.encoder import Encoder
         self._encoder = Encoder.from_pretrained(self.model, **knobs)
-        self._lock, self._process = threading.Lock(), os.getpid()
+        self._lock = threading.Lock()
+        self._process = os.getpid()
 
     @classmethod
     def reopen(cls, described: Described, model: str | None = None, **knobs: Any) -> "Embedder":
-        """The embedder that made some vectors, from where it was or from `model`; raises as
-        `check`.
+        """The embedder that made some vectors, from where it was or from `model`. Raises
+        `ConfigError` as `check`.
         """
-        made: dict[str, Any] = {name: getattr(described, name) for name in _SETTINGS}
-        made["revision"] = described.revision if model is None else None
-        embedder = cls(model or described.model, **(made | knobs))
+        settings: dict[str, Any] = {name: getattr(described, name) for name in _SETTINGS}
+        settings["revision"] = described.revision if model is None else None
+        embedder = cls(model or described.model, **(settings | knobs))
         embedder.check(described)
         return embedder
 
@@ -83,42 +99,47 @@ class Embedder:
         """Unit vectors of passages, the title on a line of its own before the text; (passages,
         dimension), float32.
         """
-        return self._encode(
-            [f"{p.title}\n{p.text}" if p.title else p.text for p in passages], "passage"
-        )
+        texts = []
+        for passage in passages:
+            texts.append(f"{passage.title}\n{passage.text}" if passage.title else passage.text)
+        return self._encode(texts, "passage")
 
     def described(self) -> Described:
+        """What an index writes down about this encoder."""
+        config = self._encoder.model.config
+        probe = self.queries([_PROBE])[0]
         return Described(
             model=self.model,
-            dimension=self._encoder.model.config.hidden_size,
-            probe=tuple(round(float(x), 5) for x in self.queries([_PROBE])[0]),
-            revision=getattr(self._encoder.model.config, "_commit_hash", None)
-            or self.knobs.get("revision"),
+            dimension=config.hidden_size,
+            probe=tuple(round(float(component), 5) for component in probe),
+            revision=getattr(config, "_commit_hash", None) or self.knobs.get("revision"),
             **{name: getattr(self._encoder, name) for name in _SETTINGS},
         )
 
     def check(self, described: Described) -> None:
-        """Raise `ConfigError` where another encoder made the `described` vectors: they would be
-        compared all the same, and find anything.
+        """Raise `ConfigError` where another encoder made the `described` vectors: with this one's
+        they could be compared, but a search would return anything.
         """
-        mine = self.described()
-        settings = all(
-            getattr(mine, name) == getattr(described, name) for name in (*_SETTINGS, "dimension")
-        )
-        if not settings or float(np.dot(mine.probe, described.probe)) < _SAME:
-            message = f"{self.model!r} gives other vectors than {described.model!r}, with which the index was built"
+        this = self.described()
+        # A comparison of probes needs the same dimension.
+        names = (*_SETTINGS, "dimension")
+        is_same = all(getattr(this, name) == getattr(described, name) for name in names)
+        if not is_same or float(np.dot(this.probe, described.probe)) < _LEAST_PROBE_COSINE:
             raise ConfigError(
-                f"{message}: open it with that model, at the revision it had then, or build it anew"
+                f"{self.model!r} gives other vectors than {described.model!r}, with which the "
+                "index was built: open it with that model, at the revision it had then, or build "
+                "it anew"
             )
 
     def _encode(self, texts: Sequence[str], kind: Literal["query", "passage"]) -> np.ndarray:
-        # torch's threads do not cross a fork and would be waited for, and a lock may have been held
-        # at that moment
         if os.getpid() != self._process:
+            # In a forked child torch would wait for threads of its parent, and the copy of the lock
+            # may be held for ever.
             from ...inference.loading import choose_threads
 
             choose_threads(1)
-            self._lock, self._process = threading.Lock(), os.getpid()
+            self._lock = threading.Lock()
+            self._process = os.getpid()
         with self._lock:  # tokenizers refuse to be used by two threads at once
             return self._encoder.encode(texts, kind)
 
@@ -127,8 +148,10 @@ class Embedder:
 
 
 class VectorsManifest(msgspec.Struct, frozen=True):
-    """What a dense index holds, and the encoder that can search it; fewer vectors are an unfinished
-    build's. With `parts` they are in these files of FAISS, see `flat_file`.
+    """What a dense index holds when it is complete, and the encoder that can search it. With fewer
+    than `passages` vectors its build was not finished.
+
+    With `parts` the vectors are in these files of FAISS; see `flat_file`.
     """
 
     encoder: Described
@@ -154,9 +177,10 @@ class DenseIndex(Index):
         knobs: of the encoder: `model` (where it is now, if no longer where it was), `device`,
             `dtype`, `batch_tokens`.
 
-    Raises `ConfigError` when a package or the encoder is missing, or it is another one; `OSError`
-    or `ValueError` when the folder holds no finished dense index, a damaged one, or other
-    passages'.
+    Raises:
+        ConfigError: a package or the encoder is missing, or the encoder is another one.
+        OSError, ValueError: the folder holds no finished dense index, a damaged one, or one of
+            other passages.
     """
 
     def __init__(
@@ -168,11 +192,15 @@ class DenseIndex(Index):
         beam: int = 128,
         **knobs: Any,
     ) -> None:
-        self.folder, self.passages, self.exact, self.beam = folder, passages, exact, beam
+        self.folder = folder
+        self.passages = passages
+        self.exact = exact
+        self.beam = beam
         self.manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=VectorsManifest)
         if len(passages) != self.manifest.passages:
             raise ValueError(f"{self.manifest.passages} vectors for {len(passages)} passages")
-        self._faiss, self._process = load_faiss(), os.getpid()
+        self._faiss = load_faiss()
+        self._process = os.getpid()
         self._blocks = _read_vectors(folder, self.manifest)
         self._graph = None
         if self.manifest.hnsw and not exact:
@@ -188,9 +216,10 @@ class DenseIndex(Index):
         try:
             self.embedder = Embedder.reopen(self.manifest.encoder, **knobs)
         except ConfigError as error:
-            built = f"The index {folder} was built with {self.manifest.encoder.model!r}"
-            mend = "if that is elsewhere now, say where: open_folder(…, model=…)"
-            raise ConfigError(f"{error}\n{built}; {mend}") from error
+            raise ConfigError(
+                f"{error}\nThe index {folder} was built with {self.manifest.encoder.model!r}; if "
+                "that is elsewhere now, say where: open_folder(…, model=…)"
+            ) from error
 
     @classmethod
     def build(
@@ -205,12 +234,11 @@ class DenseIndex(Index):
         vectors: Sequence[str] = (),
         **knobs: Any,
     ) -> None:
-        """Encode `passages` into `folder`; where an earlier call was killed, the next goes on after
-        what it wrote.
+        """Encode `passages` into `folder`. Where an earlier call was killed, the next goes on after
+        what that one wrote.
 
         Args:
-            model, batch_size, knobs: see `Embedder`, which says what is raised; `ConfigError` also
-                when another model began the vectors.
+            model, batch_size, knobs: see `Embedder`.
             hnsw: build a graph for approximate search, worth it from some hundred thousand passages
                 on.
             precision: of the vectors on disk; float16 takes half the place and changes a cosine by
@@ -218,6 +246,10 @@ class DenseIndex(Index):
             vectors: the files of a flat FAISS index of these passages by this model, in the order
                 of their parts: they are taken as they are, and nothing is encoded but a sample, to
                 see whether that is so. See `flat_file`, which says what is raised.
+
+        Raises:
+            ConfigError: as `Embedder`; or the vectors in `folder` were begun with another model or
+                other settings.
         """
         faiss = load_faiss()  # a missing package must not show after hours of encoding
         embedder = Embedder(model, batch_size=batch_size, **knobs)
@@ -225,8 +257,10 @@ class DenseIndex(Index):
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / MANIFEST).exists():
             begun = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=VectorsManifest)
-            same = msgspec.structs.replace(begun, encoder=manifest.encoder, parts=())
-            if same != manifest or bool(begun.parts) > bool(vectors):
+            # The encoders are compared by what they do: this one's probe may differ in a digit.
+            begun_here = msgspec.structs.replace(begun, encoder=manifest.encoder, parts=())
+            parts_left_out = bool(begun.parts) and not vectors
+            if begun_here != manifest or parts_left_out:
                 raise ConfigError(
                     f"the vectors in {folder} were begun with other settings: name another place"
                 )
@@ -239,88 +273,92 @@ class DenseIndex(Index):
             manifest = msgspec.structs.replace(manifest, parts=link(files, folder))
             write_whole(folder / MANIFEST, msgspec.json.encode(manifest))
         else:
-            _write_vectors(folder, passages, embedder, manifest, batch_size * _AHEAD)
+            _write_vectors(folder, passages, embedder, manifest, batch_size * _BATCHES_AHEAD)
         if hnsw:
-            index = faiss.IndexHNSWFlat(
-                manifest.encoder.dimension, _LINKS, faiss.METRIC_INNER_PRODUCT
-            )
-            index.hnsw.efConstruction = _WIDTH
-            with progress("linking", len(passages)) as bar:
-                for _, part in chunks(_read_vectors(folder, manifest), 4096):
-                    index.add(part)
-                    bar.update(len(part))
-            with replacing(folder / GRAPH) as beside:
-                faiss.write_index(index, str(beside))
+            _write_graph(folder, manifest, faiss)
 
     def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
         if not queries:
             return []
-        scores, numbers = self.nearest(self.embedder.queries(queries), top_k)
-        return [
-            [
-                self.passages.get(number, score)
-                for score, number in zip(*row, strict=True)
-                if number >= 0
-            ]
-            for row in zip(scores.tolist(), numbers.tolist(), strict=True)
-        ]
+        cosines, numbers = self.nearest(self.embedder.queries(queries), top_k)
+        results = []
+        for query_cosines, query_numbers in zip(cosines.tolist(), numbers.tolist(), strict=True):
+            evidence = []
+            for cosine, number in zip(query_cosines, query_numbers, strict=True):
+                if number >= 0:  # -1 where the graph found fewer than were asked for
+                    evidence.append(self.passages.get(number, cosine))
+            results.append(evidence)
+        return results
 
     def nearest(self, vectors: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Cosines and passage numbers of the nearest to unit vectors, (queries, dimension); each
-        (queries, top_k), the number -1 where a graph found none.
+        """The passages that are nearest to queries.
+
+        Args:
+            vectors: unit vectors of the queries; (queries, dimension).
+            top_k: passages for each query; fewer where the index has fewer.
+
+        Returns:
+            Their cosines and their numbers, both (queries, top_k), best first, of equals the
+            earlier passage. The number is -1 where the graph found fewer.
         """
         if os.getpid() != self._process:
-            self._faiss.omp_set_num_threads(
-                1
-            )  # the parent's OpenMP threads do not exist here, and are waited for
-            self._process, self._gpus = os.getpid(), None  # nor does its GPU
-        vectors, count = np.ascontiguousarray(vectors, dtype=np.float32), min(top_k, len(self))
+            # A forked child has neither its parent's threads, for which FAISS would wait, nor its
+            # GPU.
+            self._faiss.omp_set_num_threads(1)
+            self._process = os.getpid()
+            self._gpus = None
+        vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+        count = min(top_k, len(self))
         if self._graph is not None:
             parameters = self._faiss.SearchParametersHNSW(efSearch=max(self.beam, count))
-            scores, numbers = self._graph.search(vectors, count, params=parameters)
+            cosines, numbers = self._graph.search(vectors, count, params=parameters)
         else:
             best = self._faiss.ResultHeap(len(vectors), count, keep_max=True)
             search = self._search_here if self._gpus is None else self._gpus.search
-            for start, near, where in search(vectors, count):
-                best.add_result(near, where + start)
+            for start, block_cosines, places in search(vectors, count):
+                best.add_result(block_cosines, places + start)
             best.finalize()
-            scores, numbers = best.D, best.I
-        # FAISS returns equals in any order; policies are trained on what a query returns
-        order = np.lexsort((numbers, -scores))
-        return np.take_along_axis(scores, order, 1), np.take_along_axis(numbers, order, 1)
+            cosines, numbers = best.D, best.I
+        # FAISS returns equals in any order; policies are trained on what a query returns.
+        order = np.lexsort((numbers, -cosines))
+        return np.take_along_axis(cosines, order, 1), np.take_along_axis(numbers, order, 1)
 
     def _search_here(
         self, vectors: np.ndarray, count: int
     ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """Of each block: where it begins, and the cosines and places of its nearest."""
-        ready = all(block.dtype == np.float32 and block.flags.aligned for block in self._blocks)
+        """For each block of vectors: where it begins, and the cosines of the nearest and their
+        places in it.
+        """
+        # FAISS reads aligned float32 as it is; others are turned into that block by block.
+        as_they_are = all(
+            block.dtype == np.float32 and block.flags.aligned for block in self._blocks
+        )
         metric = self._faiss.METRIC_INNER_PRODUCT
-        for start, block in chunks(self._blocks, len(self) if ready else _BLOCK):
-            near, where = self._faiss.knn(vectors, block, min(count, len(block)), metric=metric)
-            yield start, near, where
+        for start, block in chunks(self._blocks, len(self) if as_they_are else _BLOCK):
+            most = min(count, len(block))
+            cosines, places = self._faiss.knn(vectors, block, most, metric=metric)
+            yield start, cosines, places
 
     def __len__(self) -> int:
         return self.manifest.passages
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(DenseIndex, exact=self.exact, beam=self.beam, **self._knobs), (
-            self.folder,
-            self.passages,
-        )
+        opened = partial(DenseIndex, exact=self.exact, beam=self.beam, **self._knobs)
+        return opened, (self.folder, self.passages)
 
 
 def _write_vectors(
     folder: Path, passages: Passages, embedder: Embedder, manifest: VectorsManifest, chunk: int
 ) -> None:
-    """Chunk by chunk, from where an earlier call was killed: no passage is encoded twice."""
-    size = np.dtype(manifest.precision).itemsize * manifest.encoder.dimension
+    """Encode the passages, `chunk` at a time, from where an earlier call was killed."""
+    vector_bytes = np.dtype(manifest.precision).itemsize * manifest.encoder.dimension
     with (folder / VECTORS).open("ab") as file, progress("encoding", len(passages)) as bar:
-        done = file.tell() // size
+        done = file.tell() // vector_bytes
         if done < len(passages):
-            done -= (
-                done % chunk
-            )  # an incomplete chunk is made anew: the same chunks give the same vectors
-            file.truncate(done * size)
+            # An incomplete chunk is encoded anew: a vector depends a little on those that it was
+            # encoded with, and the same chunks give the same index.
+            done -= done % chunk
+            file.truncate(done * vector_bytes)
         bar.update(done)
         for batch in passages.batches(done, chunk):
             file.write(embedder.passages(batch).astype(manifest.precision).tobytes())
@@ -328,9 +366,24 @@ def _write_vectors(
             bar.update(len(batch))
 
 
+def _write_graph(folder: Path, manifest: VectorsManifest, faiss: Any) -> None:
+    """Link the vectors on disk to a graph, and write it beside them."""
+    dimension = manifest.encoder.dimension
+    index = faiss.IndexHNSWFlat(dimension, _LINKS, faiss.METRIC_INNER_PRODUCT)
+    index.hnsw.efConstruction = _BUILD_BEAM
+    with progress("linking", manifest.passages) as bar:
+        for _, part in chunks(_read_vectors(folder, manifest), _LINKED_AT_ONCE):
+            index.add(part)
+            bar.update(len(part))
+    with replacing(folder / GRAPH) as partial_file:
+        faiss.write_index(index, str(partial_file))
+
+
 def _read_vectors(folder: Path, manifest: VectorsManifest) -> list[np.ndarray]:
-    """The vectors, mapped, as one or several arrays of (passages, dimension). Plain arrays over the
-    map, since slicing a memmap is slow.
+    """The vectors, mapped from disk, as one or several arrays of (passages, dimension). They are
+    plain arrays over the maps, since slicing a memmap is slow.
+
+    Raises `ValueError` where there are not as many as the manifest says.
     """
     if manifest.parts:
         try:
@@ -346,7 +399,6 @@ def load_faiss() -> Any:
     with needs("dense search", "dense"):
         import faiss
     if sys.platform == "darwin":
-        faiss.omp_set_num_threads(
-            1
-        )  # FAISS and torch bring an OpenMP each there, which crash when both have threads
+        # There FAISS and torch each bring an OpenMP, and crash when both have threads.
+        faiss.omp_set_num_threads(1)
     return faiss

@@ -1,6 +1,4 @@
-"""Passages on disk, what can be searched in them behind one interface, and several ways to search
-as one.
-"""
+"""Passages on disk, the interface of all indexes, and several indexes searched as one."""
 
 import math
 import mmap
@@ -20,25 +18,30 @@ from ...errors import DataError, ToolError
 from ...trajectory import Evidence
 from ...wire.files import replacing
 
-LINES, OFFSETS = "passages.jsonl", "passages.offsets"
-BATCH = 8192
+LINES = "passages.jsonl"
+OFFSETS = "passages.offsets"  # where each line begins, and where the last ends: 8 bytes each
+BATCH = 8192  # passages that are read or written together
 MOST_INLINE = 100_000
 """Passages up to which an index that is `inline` is searched on the event loop."""
 
 _PASSAGE = msgspec.json.Decoder(Evidence)
-_K = 60  # the greater, the less the first ranks stand out
-_DEPTH = 50  # passages asked of each part at least
+# Of reciprocal rank fusion: the constant k, of which a greater one lets the first ranks stand out
+# less, and how many passages each part is asked for, at least.
+_FUSION_K = 60
+_FUSION_DEPTH = 50
 
 
 class Passages:
     """The passages of an index in corpus order, from the folder that `store` wrote. Thread-safe;
-    pickles as its path. Raises `OSError` or `ValueError` when the files are not there or do not fit
-    each other.
+    pickles as its path.
+
+    Raises:
+        OSError, ValueError: the files are not there, or do not fit each other.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        # mapped: many processes of a machine share one copy, and a corpus may be larger than memory
+        # Mapped: the processes of a machine share one copy, and a corpus may be larger than memory.
         with (folder / LINES).open("rb") as file:
             self._lines = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.offsets = np.asarray(np.memmap(folder / OFFSETS, dtype="<i8", mode="r"))
@@ -49,26 +52,36 @@ class Passages:
         return len(self.offsets) - 1
 
     def get(self, number: int, score: float | None = None) -> Evidence:
-        """The passage at `number` (from 0), with the score of a search to four digits. Raises
-        `DataError` where the file is damaged.
+        """One passage.
+
+        Args:
+            number: its place in the corpus, from 0.
+            score: that of a search, which the passage gets, rounded to four digits.
+
+        Raises:
+            DataError: the file is damaged.
         """
         try:
             passage = _PASSAGE.decode(self._lines[self.offsets[number] : self.offsets[number + 1]])
         except (msgspec.DecodeError, UnicodeError) as error:
             raise damaged(self.folder, f"passage {number}: {error}") from error
-        return passage if score is None else msgspec.structs.replace(passage, score=round(score, 4))
+        if score is None:
+            return passage
+        return msgspec.structs.replace(passage, score=round(score, 4))
 
     def batches(self, start: int = 0, size: int = BATCH) -> Iterator[list[Evidence]]:
         """The passages from `start` on, `size` at a time."""
         for first in range(start, len(self), size):
-            yield [self.get(number) for number in range(first, min(first + size, len(self)))]
+            end = min(first + size, len(self))
+            yield [self.get(number) for number in range(first, end)]
 
     def __reduce__(self) -> "tuple[type[Passages], tuple[Path]]":
         return Passages, (self.folder,)
 
 
 def progress(doing: str, total: int | None = None, initial: int = 0) -> Any:
-    """A bar on the standard error, where that is a terminal and it takes longer than a second."""
+    """A progress bar on the standard error, shown after a second, and only on a terminal."""
+    # `disable=None` leaves it out where the standard error is no terminal.
     return tqdm(desc=doing, total=total, initial=initial, unit=" passages", disable=None, delay=1)
 
 
@@ -77,14 +90,13 @@ def store(folder: Path, passages: Iterable[Evidence]) -> None:
     offsets = array("q", [0])
     remaining = iter(passages)
     with (folder / LINES).open("wb") as file, progress("reading") as bar:
-        while batch := [
-            msgspec.json.encode(passage) + b"\n" for passage in islice(remaining, BATCH)
-        ]:
-            file.writelines(batch)
-            for line in batch:
+        while batch := list(islice(remaining, BATCH)):
+            lines = [msgspec.json.encode(passage) + b"\n" for passage in batch]
+            file.writelines(lines)
+            for line in lines:
                 offsets.append(offsets[-1] + len(line))
-            bar.update(len(batch))
-    # last, since this file says that all passages are there
+            bar.update(len(lines))
+    # Last, since its presence says that all passages are there.
     write_whole(folder / OFFSETS, offsets.tobytes())
 
 
@@ -94,25 +106,26 @@ def damaged(folder: Path, why: object) -> DataError:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that it has its old content or all of the new, never a part."""
+    """Replace a file, so that readers, also after a crash, find the old or all of the new."""
     with replacing(path) as partial_file:
         partial_file.write_bytes(data)
 
 
 class Index(ABC):
-    """Passages that can be searched, many queries at once.
-
-    `inline` says whether a search takes well under a millisecond, so that it may run on an event
-    loop. Searches of other indexes are collected to batches and run on a thread.
-    """
+    """Passages that can be searched, many queries at once."""
 
     inline: ClassVar[bool] = False
+    """Whether a search takes well under a millisecond, so that it may run on an event loop.
+    Searches of other indexes are collected to batches and run on a thread.
+    """
 
     @abstractmethod
     def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
-        """The best passages for each query, best first, with `score` and the corpus's id as
-        `source`. Thread-safe. Raises `ToolError` when an engine elsewhere does not answer as it
-        should.
+        """The best passages for each query, best first, with their `score`, and the corpus's id as
+        `source`. Thread-safe.
+
+        Raises:
+            ToolError: a search engine on a server fails, or does not answer as it should.
         """
 
     def search(self, query: str, top_k: int) -> list[Evidence]:
@@ -120,20 +133,25 @@ class Index(ABC):
         return self.search_batch([query], top_k)[0]
 
     def search_each(self, queries: Sequence[str], top_k: int) -> list[list[Evidence] | ToolError]:
-        """What is found for each query, or why nothing is; of a batch that is refused each is asked
-        alone, so that one alone fails.
+        """The best passages for each query, or the error where the search failed.
+
+        An engine may refuse a batch for one of its queries. Then each is asked alone, so that only
+        that one fails.
         """
         try:
-            return [*self.search_batch(queries, top_k)]
+            return list(self.search_batch(queries, top_k))
         except ToolError as error:
-            # an engine that is down for the moment is not asked once more for every query
+            # An engine that is down for the moment is not asked again for every query.
             if error.transient or len(queries) == 1:
                 return [error] * len(queries)
-        return [outcome for query in queries for outcome in self.search_each([query], top_k)]
+        results: list[list[Evidence] | ToolError] = []
+        for query in queries:
+            results += self.search_each([query], top_k)
+        return results
 
     @property
     def quick(self) -> bool:
-        """Whether a search does not hold up the event loop that it runs on."""
+        """Whether a search may run on an event loop without holding it up."""
         return self.inline and len(self) <= MOST_INLINE
 
     @abstractmethod
@@ -143,22 +161,23 @@ class Index(ABC):
 
 @dataclass(frozen=True)
 class HybridIndex(Index):
-    """What several indexes of one corpus find, usually BM25 and dense, by reciprocal rank fusion:
-    only ranks count.
+    """Several indexes of one corpus, usually BM25 and dense, searched as one by reciprocal rank
+    fusion (Cormack, Clarke and Büttcher, 2009). Only ranks count:
 
     ```
     score(p) = sum over the parts that found p of 1 / (60 + rank of p there), ranks from 1
     ```
 
-    (Cormack, Clarke and Büttcher, 2009.) Of equal scores the one that the first part found first
-    comes first. Passages are the same when their `source` and text are.
+    Passages are the same when their `source` and text are. Of equal scores, that of the earlier
+    part, and there of the better rank, comes first.
     """
 
     parts: tuple[Index, ...]
 
     def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
-        # deeper than what is shown: what both parts find late may beat what one finds early
-        rankings_of_parts = [part.search_batch(queries, max(top_k, _DEPTH)) for part in self.parts]
+        # More than is returned: what both parts find late may beat what one of them finds early.
+        depth = max(top_k, _FUSION_DEPTH)
+        rankings_of_parts = [part.search_batch(queries, depth) for part in self.parts]
         return [_fused(rankings, top_k) for rankings in zip(*rankings_of_parts, strict=True)]
 
     def __len__(self) -> int:
@@ -166,19 +185,19 @@ class HybridIndex(Index):
 
 
 def _fused(rankings: Sequence[list[Evidence]], top_k: int) -> list[Evidence]:
+    """The rankings of the parts for one query as one."""
+    # By source and text: each passage as the first part has it, and its share from each part
     passages: dict[tuple[str, str], Evidence] = {}
     shares: dict[tuple[str, str], list[float]] = {}
     for ranking in rankings:
+        # What a part returns twice counts once.
         distinct: dict[tuple[str, str], Evidence] = {}
         for passage in ranking:
-            distinct.setdefault(
-                (passage.source, passage.text), passage
-            )  # what a part names twice counts only once
+            distinct.setdefault((passage.source, passage.text), passage)
         for rank, key in enumerate(distinct, start=1):
-            shares.setdefault(key, []).append(1 / (_K + rank))
-        passages = distinct | passages
-    scores = {
-        key: round(math.fsum(parts), 12) for key, parts in shares.items()
-    }  # so that equal sums tie
+            shares.setdefault(key, []).append(1 / (_FUSION_K + rank))
+            passages.setdefault(key, distinct[key])
+    # Rounded, so that sums of the same shares in another order are equal.
+    scores = {key: round(math.fsum(parts), 12) for key, parts in shares.items()}
     best = sorted(scores, key=scores.__getitem__, reverse=True)[:top_k]
     return [msgspec.structs.replace(passages[key], score=round(scores[key], 6)) for key in best]

@@ -27,10 +27,10 @@ from .index import Index, progress
 
 FIELDS = ("title", "text", "source", "url")
 """What the engine stores of a passage."""
-TIMEOUT = 20.0
+TIMEOUT = 20.0  # seconds for one request
 SCHEME = "opensearch+"
-_MAX_BYTES = 64_000_000
-_LONGEST = 250  # words of a query that are looked for: engines refuse more than 1,024 conditions
+_MAX_BYTES = 64_000_000  # of an answer
+_MOST_QUERY_WORDS = 250  # that are searched for: engines refuse more than 1,024 conditions
 _MADE_OF = "faithful_search"  # the key of the mapping's `_meta` that says what the passages are
 _UNREADABLE = "The search engine's answer cannot be read."
 _STORED_ONLY = {"type": "keyword", "index": False, "doc_values": False}
@@ -40,8 +40,8 @@ _PROPERTIES = {
     "source": _STORED_ONLY,
     "url": _STORED_ONLY,
 }
+# Seconds before a batch is sent again that the engine was too busy for
 _PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""Seconds before a batch is sent again for which the engine was too busy."""
 
 
 @dataclass(frozen=True)
@@ -50,20 +50,23 @@ class OpenSearchIndex(Index):
     `source` and `url`.
 
     Credentials come from the environment: `OPENSEARCH_API_KEY`, or `OPENSEARCH_USERNAME` and
-    `OPENSEARCH_PASSWORD`; or the same with `ELASTICSEARCH`. Raises `ConfigError` for a URL that
-    contains credentials, or is not an address.
+    `OPENSEARCH_PASSWORD`; or the same with `ELASTICSEARCH`.
 
     Args:
-        url, name: of the cluster, such as `http://localhost:9200`, and of the index there.
+        url: the cluster's address, such as `http://localhost:9200`.
+        name: that of the index in the cluster.
         fields: what is searched; `title^2` counts a field twice.
         timeout: seconds for one request, whatever the server does.
+
+    Raises:
+        ConfigError: the URL contains credentials, or is not an address.
     """
 
     url: str
     name: str
     fields: tuple[str, ...] = ("title", "text")
     timeout: float = TIMEOUT
-    batch: ClassVar[int] = 500
+    batch: ClassVar[int] = 500  # passages that are written at once
     _background: Background = field(
         default_factory=lambda: Background(4), init=False, repr=False, compare=False
     )
@@ -92,11 +95,11 @@ class OpenSearchIndex(Index):
         head = {"index": self.name, "allow_partial_search_results": False}
         lines: list[Any] = []
         for query in queries:
-            words = " ".join(query.split()[:_LONGEST])
-            # fields as one text: a word may be in any of them
+            words = " ".join(query.split()[:_MOST_QUERY_WORDS])
+            # "cross_fields" takes the fields for one text: each word may be in any of them.
             match = {"query": words, "fields": self.fields, "type": "cross_fields"}
             lines += [head, {"query": {"multi_match": match}, "size": top_k, "_source": FIELDS}]
-        responses = [*rows(self._send("POST", "_msearch", lines), "responses")]
+        responses = list(rows(self._send("POST", "_msearch", lines), "responses"))
         if len(responses) != len(queries):
             raise ToolError(
                 f"The search engine gave {len(responses)} answers to {len(queries)} queries."
@@ -104,11 +107,18 @@ class OpenSearchIndex(Index):
         return [_hits(response, top_k) for response in responses]
 
     def upload(self, passages: Iterable[Evidence], made_of: Mapping[str, Any] | None = None) -> int:
-        """Write all passages, in corpus order, with what they are `made_of`; returns how many there
-        are now. After an interruption the same call goes on with the batch that was interrupted.
-        Raises `ToolError` when the engine fails or refuses.
+        """Write all passages, in corpus order, and return how many there are now.
+
+        After an interruption the same call goes on with the batch that was interrupted.
+
+        Args:
+            made_of: what the passages are made of, which is kept with them.
+
+        Raises:
+            ToolError: the engine fails or refuses.
         """
-        # Some of the last batch may be missing, whatever the count says.
+        # The batch that was interrupted is written again: the count does not say which of its
+        # passages are missing.
         done = self._prepare(made_of) // self.batch * self.batch
         remaining = islice(passages, done, None)
         with progress("uploading", initial=done) as bar:
@@ -125,7 +135,7 @@ class OpenSearchIndex(Index):
         return done
 
     def made_of(self) -> dict[str, Any] | None:
-        """What `upload` was told that the passages are made of, or `None`."""
+        """What `upload` kept with the passages; `None` where it kept nothing."""
         indexes = self._get("_mapping")
         if not indexes:
             return None
@@ -140,11 +150,12 @@ class OpenSearchIndex(Index):
             return 0
         self._refresh()  # else what an interrupted upload wrote is not counted yet
         count = len(self)
-        if not count:  # somebody made it, to set its analyzer, say
+        if not count:  # somebody has made it empty, to set its analyzer, say
             self._send("PUT", f"{self._path}/_mapping", [meta])
         return count
 
     def _write_patiently(self, part: Sequence[Evidence], start: int) -> None:
+        """`_write`, again after a pause where the engine is too busy."""
         for pause in _PAUSES:
             try:
                 return self._write(part, start)
@@ -167,7 +178,7 @@ class OpenSearchIndex(Index):
         busy = False
         for number, row in enumerate(items, start=start):
             status = row.get("status")
-            if status in (429, 503):  # it takes some passages of a batch and not others
+            if status in (429, 503):  # a busy engine takes some passages of a batch, not others
                 busy = True
             elif status not in (200, 201):
                 reason = _reason(row.get("error"))
@@ -176,6 +187,7 @@ class OpenSearchIndex(Index):
             raise ToolError("The search engine is too busy to write.", transient=True)
 
     def _refresh(self) -> None:
+        """Make what was written count and be found."""
         self._send("POST", f"{self._path}/_refresh")
 
     def _get(self, part: str) -> dict[str, Any] | None:
@@ -192,6 +204,7 @@ class OpenSearchIndex(Index):
         return quote(self.name, safe="")
 
     def _send(self, method: str, path: str, lines: Sequence[Any] = ()) -> dict[str, Any]:
+        """The engine's answer. Several lines are sent as JSON lines, as its bulk requests want."""
         try:
             content = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
         except UnicodeEncodeError:
@@ -206,14 +219,22 @@ class OpenSearchIndex(Index):
 
 
 def is_engine(name: str) -> bool:
-    """Whether it is the URL of a search engine, or of anything else that is not a file."""
-    # a mistyped address is reported as such, and not looked for on the Hub
+    """Whether a corpus's name is the URL of a search engine, or of anything else that is no file.
+
+    Any URL counts, so that a mistyped one is reported as such, and not looked for on the Hub.
+    """
     return "://" in name or name.startswith(SCHEME)
 
 
 def open_engine(url: str, timeout: float = TIMEOUT) -> OpenSearchIndex:
-    """The passages that a search engine at a URL (see above) has. Raises `DataError` when it has
-    none, and `ConfigError` when it cannot be opened.
+    """The passages that a search engine has.
+
+    Args:
+        url: the address of its index; see the module's docstring.
+
+    Raises:
+        DataError: it has no passages.
+        ConfigError: it cannot be reached, or `url` is not its address.
     """
     index = _at(url, timeout)
     try:
@@ -233,19 +254,22 @@ def fill_engine(
     limit: int | None = None,
     on_broken: OnBroken = refuse,
 ) -> int:
-    """Write the passages of a corpus into the search engine at a URL (see above), and return their
-    number; after an interruption the same call goes on.
+    """Write the passages of a corpus into a search engine, and return their number. After an
+    interruption the same call goes on.
 
     Args:
         corpus, paragraph_characters, on_broken: see `corpus.passages`.
+        url: the address of the engine's index; see the module's docstring.
         limit: write only the first passages.
 
-    Raises `DataError` for an unusable corpus, `ConfigError` for settings that do not fit what is
-    there, and `ToolError` when the engine fails or refuses.
+    Raises:
+        DataError: the corpus cannot be used.
+        ConfigError: the settings do not fit what the engine holds.
+        ToolError: the engine fails or refuses.
     """
     index = _at(url, TIMEOUT)
     corpus = readable_twice(corpus)
-    # kept in the engine: nothing here remembers what it was filled with
+    # Kept in the engine, since nothing on this machine says what it was filled with.
     made_of = {
         "digest": digest(corpus),
         "paragraph_characters": paragraph_characters,
@@ -264,16 +288,18 @@ def fill_engine(
 
 
 def _at(url: str, timeout: float) -> OpenSearchIndex:
+    """The index at a URL. Raises `ConfigError` where it does not name one."""
     address = url.removeprefix(SCHEME).rstrip("/")
-    where, _, name = address.rpartition("/")
-    complete = url.startswith(SCHEME) and where and name and not where.endswith((":/", "://"))
-    if not complete or {"?", "#"} & set(address):
+    cluster, _, name = address.rpartition("/")
+    # Without an index, `http://localhost:9200` falls apart into `http:/` and the host.
+    is_complete = cluster and name and not cluster.endswith((":/", "://"))
+    if not url.startswith(SCHEME) or not is_complete or {"?", "#"} & set(address):
         raise ConfigError("name a search engine as opensearch+http://localhost:9200/INDEX")
-    return OpenSearchIndex(where, name, timeout=timeout)
+    return OpenSearchIndex(cluster, name, timeout=timeout)
 
 
 def _hits(response: Mapping[str, Any], top_k: int) -> list[Evidence]:
-    """The passages of one response of an `_msearch`, which has a status of its own."""
+    """The passages in one response of an `_msearch`; each response has a status of its own."""
     status = response.get("status", 200)
     if status != 200 or "error" in response or not section(response, "hits"):
         reason = _reason(response.get("error"))
@@ -297,12 +323,13 @@ def _passage(hit: Mapping[str, Any]) -> Evidence:
         title=title,
         source=source or str(hit.get("_id", "")),
         url=url,
-        # digits beyond these differ between machines
+        # Rounded, since further digits differ between machines.
         score=round(score, 4) if isinstance(score, float | int) else None,
     )
 
 
 def _credentials() -> dict[str, str]:
+    """The header that authenticates, from the environment; none where that has no credentials."""
     for prefix in ("OPENSEARCH", "ELASTICSEARCH"):
         key = os.environ.get(f"{prefix}_API_KEY")
         if key:

@@ -10,12 +10,12 @@ import msgspec
 from ...errors import ConfigError, ToolError
 from ...wire import killable
 
-_START = 60.0  # seconds for a process to come up, at most
+_START_TIMEOUT = 60.0  # seconds for a process to start, at most
 
 
 class Paragraph(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A piece of a document that can be cited; `place` says where it stands, such as "p. 3" of a
-    PDF.
+    """A piece of a document that can be cited. `place` is where it stands, such as "p. 3" of a PDF;
+    empty where the document has no such places.
     """
 
     text: str
@@ -23,7 +23,9 @@ class Paragraph(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ParsedPage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A document that was read. `cut` says what was left out; empty when it was read whole."""
+    """A document that was read. `cut` says how far, such as "the first 8 of its 90 pages"; empty
+    when it was read whole.
+    """
 
     title: str
     paragraphs: tuple[Paragraph, ...]
@@ -48,21 +50,21 @@ class PageSettings:
     """Paragraphs with more characters are split at the ends of sentences."""
 
     def __post_init__(self) -> None:
-        if (
-            min(self.seconds, self.memory, self.workers) <= 0
-            or not 0 < self.shortest <= self.longest
-        ):
+        any_not_positive = min(self.seconds, self.memory, self.workers) <= 0
+        if any_not_positive or not 0 < self.shortest <= self.longest:
             raise ConfigError(f"all must be positive, and shortest not above longest: {self}")
 
 
 class Job(msgspec.Struct, frozen=True):
+    """What a process is asked: to read this document."""
+
     body: bytes
     content_type: str
     reading: PageSettings
 
 
 Answer = ParsedPage | str
-"""What a process says: the page, or why there is none."""
+"""What a process answers: the page, or why there is none."""
 
 
 def read(
@@ -70,11 +72,16 @@ def read(
 ) -> ParsedPage:
     """Read a document in another process; blocks. Thread-safe.
 
-    `content_type` is what the server says it is, with its parameters; may be empty. After
-    `deadline` (`time.monotonic`) the page is no longer wanted. Raises `ToolError` when it cannot be
-    read, saying why.
+    Args:
+        content_type: what the server says it is, with its parameters; may be empty.
+        deadline: when the page is no longer wanted, by `time.monotonic`; by default after the time
+            that another document, the start of a process and this document may take.
+
+    Raises:
+        ToolError: says why the document cannot be read.
     """
-    deadline = deadline if deadline is not None else time.monotonic() + 2 * reading.seconds + _START
+    if deadline is None:
+        deadline = time.monotonic() + 2 * reading.seconds + _START_TIMEOUT
     seconds = reading.seconds
     try:
         with program(reading).worker(deadline) as worker:
