@@ -39,7 +39,7 @@ QUICK = Http(timeout=2, patience=Patience(retries=1, first=0.01))
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     monkeypatch.setenv("SERPER_API_KEY", KEY)
-    outcome._told.clear()
+    outcome._logged_reasons.clear()
 
 
 @pytest.fixture(scope="module", params=[serper, searxng], ids=["serper", "searxng"])
@@ -420,7 +420,7 @@ def test_what_is_no_result_is_told_to_the_policy(body):
 
 
 def test_the_token_comes_from_the_environment(monkeypatch, caplog):
-    outcome._told.clear()
+    outcome._logged_reasons.clear()
     with running(Retrieval(Shelf()), token="s3cret") as url:
         tool = RemoteSearch(url, top_k=1, http=QUICK)
         monkeypatch.setenv(TOKEN, "token-of-another-server")

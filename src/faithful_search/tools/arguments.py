@@ -20,7 +20,8 @@ from .retrieval.index_folder import read_manifest
 from .setup import Setup
 from .toolbox import Toolbox
 
-_SECOND = "domain_search"
+_SECOND = "domain_search"  # stands for the second `local_search`, over the second corpus
+# For each tool the flag that says what it opens. A further tool needs none: `--tools` names it.
 _FLAGS = {
     "web_search": "web_search",
     "browse": "browse",
@@ -28,7 +29,6 @@ _FLAGS = {
     "knowledge_graph": "triples",
     _SECOND: "domain_corpus",
 }
-"""The flags that say what a tool opens. A further tool needs none: `--tools` names it."""
 
 
 @dataclass
@@ -38,8 +38,7 @@ class ToolArguments:
     corpus: str = flag(
         "world",
         "Corpus of the tool local_search: 'world', a file, the folder of an index, a Hub dataset, "
-        "the "
-        "http:// URL of a retrieval server, the opensearch+ URL of a search engine, or 'none'.",
+        "the http:// URL of a retrieval server, the opensearch+ URL of a search engine, or 'none'.",
     )
     triples: str = flag(
         "world",
@@ -63,8 +62,7 @@ class ToolArguments:
     tools: str = flag(
         "",
         "Further tools, comma-separated: the name of a tool or the path of a file that defines "
-        "one, "
-        "then '=' and what it opens, if anything: 'browse=jina,glossary.py=terms.json'.",
+        "one, then '=' and what it opens, if anything: 'browse=jina,glossary.py=terms.json'.",
     )
     search_top_k: int = flag(3, "Number of passages that a query returns.")
     tool_timeout: float = flag(30.0, "Seconds that a call may take, retries included.")
@@ -84,15 +82,24 @@ class ToolArguments:
     def build_toolbox(
         self, names: Mapping[str, str] | None = None, condenser: Condenser | None = None
     ) -> Toolbox:
-        """The tools, ready for calls: under `names` of the agent's own, with a `condenser` that
-        shortens pages and facts. Raises `ConfigError` when there would be no tool, for a setting
-        without meaning, a missing key or package, and `DataError` for a corpus, triples or a
-        cassette that cannot be read.
+        """The tools, ready for calls.
+
+        Args:
+            names: by a tool's name, another under which the agent knows it.
+            condenser: shortens pages and facts.
+
+        Raises:
+            ConfigError: there would be no tool, a setting has no meaning, or a key or a package is
+                missing.
+            DataError: a corpus, triples or a cassette cannot be read.
         """
         cache = None
         if self.tool_cache:
-            age, size = self.tool_cache_days * 86_400.0, self.tool_cache_megabytes * 1_000_000
-            cache = Cache(self.tool_cache, max_age=age, max_bytes=size)
+            cache = Cache(
+                self.tool_cache,
+                max_age=self.tool_cache_days * 86_400.0,
+                max_bytes=self.tool_cache_megabytes * 1_000_000,
+            )
         tools = list(self._tools(names or {}, condenser, cache))
         if not tools:
             raise ConfigError("no tools: give --corpus, --triples, --web_search or --browse")
@@ -107,7 +114,7 @@ class ToolArguments:
 
     @property
     def given_tools(self) -> list[str]:
-        """The flags that give a tool."""
+        """The names of the flags that add a tool."""
         flags = [flag for flag in _FLAGS.values() if getattr(self, flag) != "none"]
         if self.negative_tool:
             flags.append("negative_tool")
@@ -116,11 +123,14 @@ class ToolArguments:
         return flags
 
     def corpus_passages(self) -> Iterator[Evidence]:
-        """The passages of the corpus. Raises `ConfigError` when it is a server's, or there is none,
-        and `DataError` when it cannot be read.
+        """The passages of the corpus.
+
+        Raises:
+            ConfigError: the corpus is behind a server, or there is none.
+            DataError: it cannot be read.
         """
         match "none" if self.corpus == "none" else kind_of_corpus(self.corpus):
-            case "index":  # holds its passages: the corpus it was made of may be gone
+            case "index":  # which holds its passages: the corpus that it was made of may be gone
                 return chain.from_iterable(Passages(Path(self.corpus).expanduser()).batches())
             case "corpus":
                 return passages(self.corpus)
@@ -129,8 +139,8 @@ class ToolArguments:
         )
 
     def corpus_digest(self) -> str | None:
-        """SHA-256 that changes with the corpus, or with the index of one; `None` for a server's, or
-        none.
+        """A SHA-256 that changes with the corpus, or with its index; `None` where the corpus is
+        behind a server, or there is none.
         """
         match "none" if self.corpus == "none" else kind_of_corpus(self.corpus):
             case "index":
@@ -142,29 +152,32 @@ class ToolArguments:
     def _tools(
         self, names: Mapping[str, str], condenser: Condenser | None, cache: Cache | None
     ) -> Iterator[Tool]:
+        """The tools, in the order in which the policy reads of them."""
         setup = Setup(self, condenser=condenser, cache=cache)
         sources = self._sources()
         if self.searxng_url is not None and "web_search" not in sources:
             raise ConfigError("--web_search searxng and --searxng_url go together")
         for tool, source in sources.items():
             if tool == _SECOND:
-                name, described = self.domain_name, self.domain_description
-                second = replace(setup, name=names.get(name, name), description=described)
+                name = names.get(self.domain_name, self.domain_name)
+                second = replace(setup, name=name, description=self.domain_description)
                 yield find("local_search").open(source, second)
             else:
                 yield find(tool).open(source, replace(setup, name=names.get(tool, "")))
 
     def _sources(self) -> dict[str, str]:
-        """What each tool opens, in the order in which the policy is told of them."""
-        sources = {
-            tool: getattr(self, flag)
-            for tool, flag in _FLAGS.items()
-            if getattr(self, flag) != "none"
-        }
+        """What each tool opens, in the order in which the policy reads of the tools."""
+        sources: dict[str, str] = {}
+        for tool, flag_name in _FLAGS.items():
+            source = getattr(self, flag_name)
+            if source != "none":
+                sources[tool] = source
         if self.negative_tool:
             sources["irrelevant"] = ""
-        for entry in filter(None, map(str.strip, self.tools.split(","))):
-            tool, equals, source = entry.partition("=")
+        for entry in self.tools.split(","):
+            if not entry.strip():
+                continue
+            tool, equals, source = entry.strip().partition("=")
             if source == "none":
                 sources.pop(tool, None)
             elif equals or tool not in sources:

@@ -27,15 +27,21 @@ if TYPE_CHECKING:
     from .setup import Setup
 
 MOST = 5
-"""Entries of an argument that is a list."""
-_WHERE = re.compile(r" - at `\$\.?([^`]*)`$")
-# How msgspec begins to speak of a name or a value that was made up, which it repeats.
-_UNKNOWN, _NO_CHOICE = "Object contains unknown field", "Invalid enum value"
+"""Entries that an argument which is a list may have."""
+# How msgspec's messages end that say where the error is: "- at `$.query`"
+_PLACE = re.compile(r" - at `\$\.?([^`]*)`$")
+# How its messages begin that repeat a name or a value which the policy made up
+_UNKNOWN_FIELD = "Object contains unknown field"
+_UNKNOWN_VALUE = "Invalid enum value"
 
 
 class Observation(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the environment returns for a call: evidence with ids, a note that the policy can act
-    on, or both where only a part could be had.
+    """What the environment returns for a call.
+
+    Attributes:
+        evidence: the passages, with ids.
+        note: a text that the policy can act on, such as why there is no evidence, or only a part.
+        error: whether the call failed.
     """
 
     evidence: tuple[Evidence, ...] = ()
@@ -51,15 +57,18 @@ ERROR = "Error"
 class Partial(list[Evidence]):
     """A result that lacks something.
 
-    What failed is no evidence: `note` says it to the policy, in words of the tool's own. Where it
-    may succeed later (`transient`), the result is neither cached nor recorded.
+    Args:
+        evidence: what there is.
+        note: what is missing and why, which the policy reads; in the tool's own words.
+        transient: whether a later call may return it. Such a result is neither cached nor recorded.
     """
 
     def __init__(
-        self, found: Iterable[Evidence] = (), note: str = "", transient: bool = True
+        self, evidence: Iterable[Evidence] = (), note: str = "", transient: bool = True
     ) -> None:
-        super().__init__(found)
-        self.note, self.transient = note, transient
+        super().__init__(evidence)
+        self.note = note
+        self.transient = transient
 
 
 class Tool:
@@ -114,56 +123,61 @@ class Tool:
 
 @runtime_checkable
 class Condenser(Protocol):
-    """Shortens texts for a tool: writes what the passages say about the query, from them alone.
-    `name` says which model and prompt write, for the cache's key.
-    """
+    """Shortens texts for a tool: writes what the passages say about the query, from them alone."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Which model and prompt write: a part of cache keys."""
+        ...
 
     async def condense(self, query: str, passages: Sequence[str]) -> str:
         """One paragraph; empty when the passages say nothing about the query. Raises `ToolError`
-        where it fails.
+        where the model fails.
         """
         ...
 
 
 def method_of(tool: Tool) -> Callable[..., Awaitable[list[Evidence]]]:
-    """The bound async method that the policy calls: the one named as the tool, or else the only
-    public one. Raises `ConfigError` when the tool has none, or several and none of its own name.
+    """The bound async method that the policy calls: the one that has the tool's name, or else the
+    only public one.
+
+    Raises:
+        ConfigError: the tool has none, or several and none of its own name.
     """
-    kind = type(tool)
-    # read from the class: a property of the instance might open a connection
-    public = [
-        key
-        for key in dir(kind)
-        if not key.startswith("_") and inspect.iscoroutinefunction(getattr(kind, key))
-    ]
+    tool_class = type(tool)
+    public = []
+    for name in dir(tool_class):
+        # Read from the class: a property of the instance might open a connection.
+        if not name.startswith("_") and inspect.iscoroutinefunction(getattr(tool_class, name)):
+            public.append(name)
     if tool.name in public or len(public) == 1:
         method: Callable[..., Awaitable[list[Evidence]]]
         method = getattr(tool, tool.name if tool.name in public else public[0])
         return method
     methods = f"it has {', '.join(public)}" if public else "it has no public async method"
     raise ConfigError(
-        f"{kind.__name__}: a tool named {tool.name!r} needs `async def {tool.name}(self, …)`; "
-        f"{methods}"
+        f"{tool_class.__name__}: a tool named {tool.name!r} needs "
+        f"`async def {tool.name}(self, …)`; {methods}"
     )
 
 
 def schema_of(tool: Tool) -> dict[str, Any]:
-    """`{"type": "function", "function": {…}}`, as chat templates and OpenAI-compatible servers want
-    it: what `transformers.utils.get_json_schema` gives, which imports torch, with the tool's own
-    name and description. Raises `ConfigError` when an argument has no type or is not described
-    under `Args:`.
+    """The JSON schema of a tool, `{"type": "function", "function": {…}}`, as chat templates and
+    OpenAI-compatible servers want it.
+
+    It is what `transformers.utils.get_json_schema` gives, which imports torch, but with the tool's
+    own name and description.
+
+    Raises:
+        ConfigError: an argument has no type, or is not described under `Args:`.
     """
     method: Any = method_of(tool)
     summary, descriptions = summary_and_arguments(inspect.getdoc(method) or "")
     if not summary:
         raise ConfigError(f"{method.__qualname__} needs a docstring: it is what the policy reads")
     properties: dict[str, Any] = {}
-    # the function can be hashed, whatever the method is bound to
-    kinds, required, _ = _arguments(getattr(method, "__func__", method))
-    for argument, kind in kinds.items():
+    types_of_arguments, required, _ = _arguments(_function_of(method))
+    for argument, kind in types_of_arguments.items():
         if argument not in descriptions:
             raise ConfigError(
                 f"{method.__qualname__}: describe {argument!r} under 'Args:' in its docstring"
@@ -181,6 +195,7 @@ def schema_of(tool: Tool) -> dict[str, Any]:
 
 def check_arguments(method: Callable[..., Any], arguments: Any) -> str:
     """What is wrong with the arguments of a call, for the policy to read; empty when nothing is.
+
     It names arguments of the method, and repeats nothing that the policy made up.
 
     Example:
@@ -188,31 +203,42 @@ def check_arguments(method: Callable[..., Any], arguments: Any) -> str:
         >>> check_arguments(search, {"query": 3})
         "argument 'query': expected 'str', got 'int'"
     """
-    _, required, struct = _arguments(getattr(method, "__func__", method))
+    _, required, struct = _arguments(_function_of(method))
     try:
         msgspec.convert(arguments, struct)
     except msgspec.ValidationError as error:
-        # msgspec speaks of JSON objects and JSONPaths, which the policy has not seen
-        if str(error).startswith(_UNKNOWN):
-            return "unknown argument"
-        where = _WHERE.search(str(error))
-        text = _WHERE.sub("", str(error)).replace(
-            "Object missing required field", "missing required argument"
-        )
-        if text.startswith(_NO_CHOICE):
-            text = "none of the values that it takes"
-        text = text[:1].lower() + text[1:].replace("`", "'")
-        return f"argument {where[1]!r}: {text}" if where and where[1] else text
-    # an argument without a default is what the call is about, so it must not be empty either
-    return next(
-        (f"argument {name!r} is empty" for name in required if _is_empty(arguments[name])), ""
-    )
+        return _reworded(str(error))
+    # An argument without a default is what the call is about, so it must not be empty either.
+    for name in required:
+        if _is_empty(arguments[name]):
+            return f"argument {name!r} is empty"
+    return ""
+
+
+def _reworded(message: str) -> str:
+    """msgspec's message without its words of JSON objects and paths, which the policy has not
+    seen.
+    """
+    if message.startswith(_UNKNOWN_FIELD):
+        return "unknown argument"
+    place = _PLACE.search(message)
+    problem = _PLACE.sub("", message)
+    problem = problem.replace("Object missing required field", "missing required argument")
+    if problem.startswith(_UNKNOWN_VALUE):
+        problem = "none of the values that it takes"
+    problem = problem[:1].lower() + problem[1:].replace("`", "'")
+    return f"argument {place[1]!r}: {problem}" if place and place[1] else problem
 
 
 def one_or_several(name: str, one: str, several: Sequence[str] | None) -> list[str]:
-    """What was given as the argument `name` or `name_list`: each once, without white space around
-    it. Raises `ToolError` when neither or both are given, an entry is empty, or there are more than
-    `MOST`.
+    """The values of the argument `name` or `name_list`: each once, without white space around it.
+
+    Args:
+        one: the value of `name`; empty where it is not given.
+        several: that of `name_list`.
+
+    Raises:
+        ToolError: neither or both are given, an entry is empty, or there are more than `MOST`.
 
     Example:
         >>> one_or_several("query", "", ["tea", " tea ", "milk"])
@@ -220,7 +246,7 @@ def one_or_several(name: str, one: str, several: Sequence[str] | None) -> list[s
     """
     if bool(one.strip()) == bool(several):
         raise ToolError(f"Give either {name}, which must not be empty, or {name}_list, not both.")
-    entries = list(dict.fromkeys(each.strip() for each in several or [one]))
+    entries = list(dict.fromkeys(value.strip() for value in several or [one]))
     if len(entries) > MOST:
         raise ToolError(f"{name}_list has {len(entries)} entries; give at most {MOST}.")
     if not all(entries):
@@ -229,8 +255,12 @@ def one_or_several(name: str, one: str, several: Sequence[str] | None) -> list[s
 
 
 def entry(name: str, value: str, several: Sequence[str] | None) -> str:
-    """What a note calls the argument `name`, or the entry of `name_list` that is `value`: by its
-    place, since notes do not repeat what the agent wrote.
+    """How a note names an argument: by its name, or by its place in `name_list`, since notes do not
+    repeat what the agent wrote.
+
+    Args:
+        value: the argument's, or that of the entry.
+        several: the value of `name_list`; `None` where the argument is `name`.
 
     Example:
         >>> entry("url", "b", ["a", " b"]), entry("url", "a", None)
@@ -238,45 +268,50 @@ def entry(name: str, value: str, several: Sequence[str] | None) -> str:
     """
     if not several:
         return f"The {name}"
-    return f"Entry {[each.strip() for each in several].index(value) + 1} of {name}_list"
+    entries = [value.strip() for value in several]
+    return f"Entry {entries.index(value) + 1} of {name}_list"
 
 
 def _is_empty(value: Any) -> bool:
-    """Whether it is a blank text, or a list of nothing else."""
-    return (
-        not value.strip()
-        if isinstance(value, str)
-        else isinstance(value, list) and all(map(_is_empty, value))
-    )
+    """Whether it is a blank text, or a list of nothing but such."""
+    if isinstance(value, str):
+        return not value.strip()
+    return isinstance(value, list) and all(map(_is_empty, value))
+
+
+def _function_of(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of a bound method: it can be hashed, whatever the method is bound to."""
+    function: Callable[..., Any] = getattr(method, "__func__", method)
+    return function
 
 
 @cache
 def _arguments(
     function: Callable[..., Any],
 ) -> tuple[dict[str, Any], tuple[str, ...], type[msgspec.Struct]]:
-    """The types of the arguments, which of them are required, and all of them as a struct."""
+    """The types of the arguments, the names of those that are required, and all as a struct."""
     parameters = dict(inspect.signature(function).parameters)
     parameters.pop("self", None)
     hints = get_type_hints(function, include_extras=True)
-    if missing := [name for name in parameters if name not in hints]:
-        raise ConfigError(f"{function.__qualname__}: argument {missing[0]!r} has no type")
-    kinds = {name: hints[name] for name in parameters}
-    required = tuple(
-        name for name, parameter in parameters.items() if parameter.default is parameter.empty
-    )
-    fields: list[Any] = [
-        (name, kind) if name in required else (name, kind, None) for name, kind in kinds.items()
-    ]
-    return (
-        kinds,
-        required,
-        msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True, kw_only=True),
-    )
+    types_of_arguments: dict[str, Any] = {}
+    required: list[str] = []
+    fields: list[Any] = []
+    for name, parameter in parameters.items():
+        if name not in hints:
+            raise ConfigError(f"{function.__qualname__}: argument {name!r} has no type")
+        types_of_arguments[name] = hints[name]
+        if parameter.default is parameter.empty:
+            required.append(name)
+            fields.append((name, hints[name]))
+        else:
+            fields.append((name, hints[name], None))
+    struct = msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True, kw_only=True)
+    return types_of_arguments, tuple(required), struct
 
 
 def _type_schema(kind: Any) -> dict[str, Any]:
+    """The JSON schema of a type; `T | None` is a nullable `T`, as chat templates know no unions."""
     if get_origin(kind) in (Union, types.UnionType) and type(None) in get_args(kind):
         alternatives = [part for part in get_args(kind) if part is not type(None)]
-        # chat templates know no unions
         return {**_type_schema(reduce(or_, alternatives)), "nullable": True}
     return msgspec.json.schema(kind)

@@ -1,6 +1,4 @@
-"""Calls that arrive while a batch runs become the next batch: many callers, few threads, no added
-waiting.
-"""
+"""Single calls are collected to batches: those that arrive while a batch runs become the next."""
 
 import asyncio
 import os
@@ -19,7 +17,9 @@ Result = TypeVar("Result")
 
 @dataclass
 class _Queue:
-    """What waits on one event loop, and the tasks that work it off."""
+    """The items that wait on one event loop, each with the future of its result, and the tasks that
+    run them.
+    """
 
     waiting: deque[tuple[Any, asyncio.Future[Any]]] = field(default_factory=deque)
     workers: set[asyncio.Task[None] | None] = field(default_factory=set)
@@ -58,7 +58,9 @@ class Batcher(Generic[Item, Result]):
     ) -> None:
         if most < 1 or threads < 1:
             raise ConfigError(f"most and threads must be at least 1, got {most} and {threads}")
-        self.run, self.most, self.threads = run, most, threads
+        self.run = run
+        self.most = most
+        self.threads = threads
         self.gathering = gathering
         self._start_fresh()
 
@@ -71,21 +73,24 @@ class Batcher(Generic[Item, Result]):
         )
 
     async def ask(self, item: Item) -> Result:
-        """The result of one item; raises what `run` raised for its batch. An item whose caller is
-        cancelled before its batch begins is not run.
+        """The result of one item. Raises what `run` raised for its batch.
+
+        An item whose caller is cancelled before its batch begins is not run.
         """
-        if self._process != os.getpid():  # threads do not cross a fork
+        if self._process != os.getpid():  # a forked child has none of the threads
             self._start_fresh()
         loop = asyncio.get_running_loop()
         queue = self._queues.setdefault(loop, _Queue())
         future: asyncio.Future[Result] = loop.create_future()
         queue.waiting.append((item, future))
         if len(queue.workers) < self.threads:
-            # it takes its first batch when the other calls of this turn are waiting, too
+            # The task begins in the next turn of the loop, when the other calls of this one wait,
+            # too.
             queue.workers.add(loop.create_task(self._work(queue)))
         return await future
 
     async def _work(self, queue: _Queue) -> None:
+        """Run batches until none waits."""
         loop = asyncio.get_running_loop()
         results: list[Any]
         try:
@@ -97,10 +102,9 @@ class Batcher(Generic[Item, Result]):
                     item, future = queue.waiting.popleft()
                     if not future.done():  # its caller was cancelled before
                         batch.append((item, future))
+                items = [item for item, _ in batch]
                 try:
-                    results = await loop.run_in_executor(
-                        self._executor, self._run, [item for item, _ in batch]
-                    )
+                    results = await loop.run_in_executor(self._executor, self._run, items)
                 except Exception as error:
                     results = [error] * len(batch)
                 for (_, future), result in zip(batch, results, strict=True):
@@ -114,13 +118,13 @@ class Batcher(Generic[Item, Result]):
             queue.workers.discard(asyncio.current_task())
 
     def _run(self, items: Sequence[Item]) -> list[Any]:
+        """The results of one batch; on a thread."""
         try:
             results = list(self.run(items)) if items else []
-        except Exception:  # what went wrong is told to those who ask, as it is
+        except Exception:
             raise
-        except (
-            BaseException
-        ) as error:  # an exit or an interrupt would end the event loops of those who ask
+        except BaseException as error:
+            # An exit or an interrupt would end the event loops of the callers.
             raise RuntimeError(f"a batch raised {kind_of(error)}") from error
         if len(results) != len(items):
             raise RuntimeError(f"a batch of {len(items)} items gave {len(results)} results")

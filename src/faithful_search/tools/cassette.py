@@ -1,5 +1,5 @@
-"""What calls of tools gave, kept: for a while in a cache, or in a cassette, recorded once and
-replayed for ever.
+"""Results of tool calls that are kept: in a cache for a while, or in a cassette, which is recorded
+once and replayed for ever.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ from .base import Partial
 
 Ask = Callable[[], Awaitable[list[Evidence]]]
 Mode = Literal["replay", "record"]
-_SHOWN = 120  # characters of a call in a message: the policy's note must hold the whole of it
+_SHOWN = 120  # characters of a call in a message, which must fit into a note for the policy
 _log = logging.getLogger(__name__)
 
 
 class _Noted(msgspec.Struct, frozen=True):
-    """A result that lacks something for good, as it is kept; others are kept as plain lists."""
+    """A `Partial` result as the cache keeps it; other results are kept as plain lists."""
 
     evidence: list[Evidence]
     note: str
@@ -42,44 +42,50 @@ _DECODER = msgspec.json.Decoder(list[Evidence] | _Noted)
 
 
 def _encoded(evidence: list[Evidence]) -> bytes | None:
-    """What is kept of a result; `None` where what it lacks may be had later."""
+    """A result as the cache keeps it; `None` where it is not kept, since a later call may return
+    what it lacks.
+    """
     if not isinstance(evidence, Partial):
         return msgspec.json.encode(evidence)
-    return (
-        None if evidence.transient else msgspec.json.encode(_Noted(list(evidence), evidence.note))
-    )
+    if evidence.transient:
+        return None
+    return msgspec.json.encode(_Noted(list(evidence), evidence.note))
 
 
 def _decoded(stored: bytes) -> list[Evidence]:
-    evidence = _DECODER.decode(stored)
-    if isinstance(evidence, _Noted):
-        return Partial(evidence.evidence, evidence.note, transient=False)
-    return evidence
+    result = _DECODER.decode(stored)
+    if isinstance(result, _Noted):
+        return Partial(result.evidence, result.note, transient=False)
+    return result
 
 
 def recent(cache: Cache, key: str) -> list[Evidence] | None:
     """The evidence under `key` where the cache has it in memory; never waits."""
     stored = cache.recent(key)
-    with suppress(msgspec.MsgspecError):
-        return None if stored is None else _decoded(stored)
+    if stored is not None:
+        with suppress(msgspec.MsgspecError):
+            return _decoded(stored)
     return None
 
 
 async def kept(cache: Cache | None, key: str, ask: Ask, wait: float) -> list[Evidence]:
-    """The evidence under `key`, or what `ask` returns, which is then kept, unless it is `Partial`
-    and what it lacks may be had later.
+    """The evidence under `key`, or what `ask` returns, which is then kept. A `Partial` result is
+    not kept where a later call may return what it lacks.
 
-    Concurrent calls for a key ask once and share the result or the exception. After `wait` seconds
-    a call goes on without the cache, or without the other call that it waits for.
+    Concurrent calls for a key ask once and share the result or the exception, also without a cache.
+    After `wait` seconds a call goes on without the cache, or without the other call that it waits
+    for.
     """
     if cache is None:
-        return (await once(("kept", key), ask, wait))[0]
-    return (await cache.get_or_compute(key, ask, _decoded, _encoded, wait))[0]
+        evidence, _ = await once(("kept", key), ask, wait)
+    else:
+        evidence, _ = await cache.get_or_compute(key, ask, _decoded, _encoded, wait)
+    return evidence
 
 
 class RecordedCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One line of a cassette: a call and what came of it, evidence or the error's message. `note`
-    says what the evidence lacks.
+    """One line of a cassette: a call, and its evidence or the message of its `ToolError`. `note`
+    says what the evidence lacks, where it is `Partial`.
     """
 
     tool: str
@@ -90,21 +96,23 @@ class RecordedCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
 
     @property
     def key(self) -> str:
+        """By which equal calls are known."""
         return json.dumps([self.tool, self.arguments], sort_keys=True, default=str)
 
     @property
     def shown(self) -> str:
-        return shortened(
-            json.dumps(self.arguments, ensure_ascii=False, sort_keys=True, default=str), _SHOWN
-        )
+        """The arguments as messages show them."""
+        arguments = json.dumps(self.arguments, ensure_ascii=False, sort_keys=True, default=str)
+        return shortened(arguments, _SHOWN)
 
     @property
     def line(self) -> bytes:
-        """The call as it is written; a lone surrogate becomes its JSON escape."""
+        """The line of the file; a lone surrogate becomes its JSON escape."""
         text = json.dumps(msgspec.to_builtins(self), ensure_ascii=False, default=str)
         return text.encode("utf-8", "backslashreplace") + b"\n"
 
     def outcome(self) -> list[Evidence]:
+        """The evidence. Raises the `ToolError` where the call failed."""
         if self.error is not None:
             raise ToolError(self.error)
         evidence = list(self.evidence or ())
@@ -118,10 +126,10 @@ class CassetteMiss(ToolError):
 class Cassette(AbstractContextManager["Cassette"]):
     """Recorded tool calls. Give it to a `Toolbox`, and its tools answer from the file.
 
-    Calls are the same when tool and arguments are; an argument that is null counts as not given. A
-    definite `ToolError` is a result like any other; what may pass, alone or as what a `Partial`
-    lacks, is not recorded. No key is written (see `redact`), and a recorded call returns what its
-    replay will.
+    Calls are equal when tool and arguments are; an argument that is null counts as not given. A
+    `ToolError` is a result like any other, unless it is transient; that is not recorded, nor is a
+    `Partial` result that lacks something for a while. No key is written (see `redact`), and a call
+    that is being recorded returns what its replay will.
 
     Threads, event loops and processes may share a file. Concurrent equal calls of one process are
     made once; of several processes, the first result counts. A pickle carries the settings.
@@ -132,8 +140,8 @@ class Cassette(AbstractContextManager["Cassette"]):
             `"record"` replays what is in the file and asks for the rest, adding each result at
             once.
 
-    Raises `DataError` when the file is missing (replay), cannot be read or written, or has a
-    damaged line.
+    Raises:
+        DataError: the file is missing (replay), cannot be read or written, or has a damaged line.
     """
 
     def __init__(self, path: str | os.PathLike[str], mode: Mode = "replay") -> None:
@@ -141,7 +149,8 @@ class Cassette(AbstractContextManager["Cassette"]):
             raise ConfigError(
                 f"unknown mode {mode!r} of a cassette; there are: {', '.join(get_args(Mode))}"
             )
-        self.path, self.mode = Path(path).expanduser().absolute(), mode
+        self.path = Path(path).expanduser().absolute()
+        self.mode = mode
         self.unrecorded = 0  # results that could not be written, and were returned all the same
         self._lock = threading.Lock()
         if mode == "replay":
@@ -157,10 +166,11 @@ class Cassette(AbstractContextManager["Cassette"]):
                 f"cannot record into {self.path}: record into a .jsonl file and compress it "
                 "afterwards"
             )
-        try:  # shows now, not after the first paid answer, whether it can be written
+        # Write now: a file that cannot be written is known before the first answer is paid for.
+        try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.touch()
-            self.close()
+            self.close()  # which reads and sorts it
         except OSError as error:
             raise DataError(
                 f"cannot record into {self.path}: {error}; give permission or name another file"
@@ -169,16 +179,25 @@ class Cassette(AbstractContextManager["Cassette"]):
     async def play(
         self, tool: str, arguments: dict[str, Any], live: Ask, wait: float | None = None
     ) -> list[Evidence]:
-        """The recorded result of a call, or the recorded `ToolError`; when recording, `live` is
-        asked for one that is not there yet. A caller that has waited `wait` seconds for an equal
-        call makes its own.
+        """The recorded result of a call, or the recorded `ToolError`.
+
+        Args:
+            live: makes the call, when recording, where none is recorded yet.
+            wait: seconds after which a caller makes its own call, rather than wait for an equal one
+                that is under way.
+
+        Raises:
+            CassetteMiss: the call is not recorded, and the cassette is only replayed.
         """
-        passed = {name: value for name, value in redact(arguments).items() if value is not None}
-        plain = json.loads(
-            json.dumps(passed, sort_keys=True, default=str)
-        )  # as it will be read from the file
+        given_arguments = {}
+        for name, value in redact(arguments).items():
+            if value is not None:
+                given_arguments[name] = value
+        # To JSON and back: the values that will be read from the file
+        plain = json.loads(json.dumps(given_arguments, sort_keys=True, default=str))
         call = RecordedCall(redact(tool), plain)
-        if (recorded_call := self._calls.get(call.key)) is not None:
+        recorded_call = self._calls.get(call.key)
+        if recorded_call is not None:
             return recorded_call.outcome()
         if self.mode == "replay":
             raise self._miss(call)
@@ -186,22 +205,22 @@ class Cassette(AbstractContextManager["Cassette"]):
         async def record() -> RecordedCall:
             try:
                 evidence = await live()
-                plain = redact(msgspec.to_builtins(list(evidence)))
-                recorded = msgspec.structs.replace(
-                    call, evidence=msgspec.convert(plain, tuple[Evidence, ...])
-                )
-                if isinstance(evidence, Partial):
-                    recorded = msgspec.structs.replace(recorded, note=redact(evidence.note))
-                    if evidence.transient:
-                        return recorded
             except ToolError as error:
                 if error.transient or isinstance(error, CassetteMiss):
                     raise
-                recorded = msgspec.structs.replace(call, error=redact(str(error)))
-            return await asyncio.to_thread(self._keep, recorded)
+                failed = msgspec.structs.replace(call, error=redact(str(error)))
+                return await asyncio.to_thread(self._record, failed)
+            passages = msgspec.convert(
+                redact(msgspec.to_builtins(list(evidence))), tuple[Evidence, ...]
+            )
+            note = redact(evidence.note) if isinstance(evidence, Partial) else ""
+            answered = msgspec.structs.replace(call, evidence=passages, note=note)
+            if isinstance(evidence, Partial) and evidence.transient:
+                return answered
+            return await asyncio.to_thread(self._record, answered)
 
-        recorded, _ = await once((self.path, call.key), record, wait)
-        return recorded.outcome()
+        answered_call, _ = await once((self.path, call.key), record, wait)
+        return answered_call.outcome()
 
     def close(self) -> None:
         """Sort a recorded file by tool and arguments, so that two recordings of the same calls
@@ -211,31 +230,35 @@ class Cassette(AbstractContextManager["Cassette"]):
             return
         with self._lock, alone_in(self.path.parent):
             self._calls = self._read()
-            target = self.path.resolve()
-            with replacing(target) as partial:
-                partial.write_bytes(b"".join(self._calls[key].line for key in sorted(self._calls)))
-                shutil.copymode(target, partial)
+            target = self.path.resolve()  # the file itself, where the path is a link
+            lines = [self._calls[key].line for key in sorted(self._calls)]
+            with replacing(target) as partial_file:
+                partial_file.write_bytes(b"".join(lines))
+                shutil.copymode(target, partial_file)
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def __len__(self) -> int:
+        """How many calls are recorded."""
         return len(self._calls)
 
     def __reduce__(self) -> "tuple[type[Cassette], tuple[Any, ...]]":
         return type(self), (self.path, self.mode)
 
     def _read(self) -> dict[str, RecordedCall]:
-        """By key; of two equal calls, as merging two recordings may leave them, the first
-        counts.
+        """The calls in the file, by key.
+
+        Of equal ones, as merging two recordings may leave them, the first counts.
         """
         calls: dict[str, RecordedCall] = {}
         for number, line in read_lines(self.path):
             try:
-                recorded = msgspec.convert(json.loads(line), RecordedCall)
-                if (recorded.evidence is None) == (recorded.error is None):
+                recorded_call = msgspec.convert(json.loads(line), RecordedCall)
+                if (recorded_call.evidence is None) == (recorded_call.error is None):
                     raise ValueError("it needs either evidence or an error")
             except (ValueError, RecursionError, msgspec.ValidationError) as error:
+                # Only the last line has no end, where its writer was killed.
                 if self.mode == "record" and not line.endswith(b"\n"):
                     _log.warning("%s: its last line was cut short and is recorded again", self.path)
                     break
@@ -243,40 +266,48 @@ class Cassette(AbstractContextManager["Cassette"]):
                 raise DataError(
                     f"{where}: not a recorded call ({error}); remove the line or record it anew"
                 ) from error
-            calls.setdefault(recorded.key, recorded)
+            calls.setdefault(recorded_call.key, recorded_call)
         return calls
 
-    def _keep(self, recorded: RecordedCall) -> RecordedCall:
-        """What is recorded of the call from now on; what cannot be written is returned all the
-        same.
+    def _record(self, call: RecordedCall) -> RecordedCall:
+        """Add a call to the file. Returns what is recorded of it, which may be another's result.
+
+        One that cannot be written is counted and returned all the same.
         """
         with self._lock:
-            if recorded.key in self._calls:
-                return self._calls[recorded.key]
+            if call.key in self._calls:
+                return self._calls[call.key]
             try:
                 with alone_in(self.path.parent), self.path.open("ab", buffering=0) as file:
-                    start, line = file.tell(), recorded.line
+                    start = file.tell()
+                    remaining = call.line
                     try:
-                        while line:
-                            line = line[file.write(line) or 0 :]
+                        while remaining:  # without a buffer, `write` may take a part
+                            written = file.write(remaining) or 0
+                            remaining = remaining[written:]
                     except OSError:
                         file.truncate(start)
                         raise
-                self._calls[recorded.key] = recorded
+                self._calls[call.key] = call
             except OSError as error:
                 self.unrecorded += 1
                 if self.unrecorded == 1:
                     _log.warning("tool calls are no longer recorded: %s", error)
-            return recorded
+            return call
 
     def _miss(self, call: RecordedCall) -> CassetteMiss:
-        missed = (
+        """The error for a call that is not recorded."""
+        message = (
             f"{call.tool} {call.shown} is not in the cassette {self.path.name}; record it once."
         )
-        of_the_tool = {each.shown for each in self._calls.values() if each.tool == call.tool}
-        if not of_the_tool:
-            there = ", ".join(sorted({call.tool for call in self._calls.values()})) or "nothing"
-            return CassetteMiss(f"{missed} No call of this tool is recorded; recorded: {there}.")
-        words = set(call.shown.lower().split())
-        nearest = max(sorted(of_the_tool), key=lambda text: len(words & set(text.lower().split())))
-        return CassetteMiss(f"{missed} The nearest recorded call: {nearest}.")
+        same_tool = {other.shown for other in self._calls.values() if other.tool == call.tool}
+        if not same_tool:
+            tools = ", ".join(sorted({other.tool for other in self._calls.values()})) or "nothing"
+            return CassetteMiss(f"{message} No call of this tool is recorded; recorded: {tools}.")
+        call_words = set(call.shown.lower().split())
+
+        def shared_words(shown: str) -> int:
+            return len(call_words & set(shown.lower().split()))
+
+        nearest = max(sorted(same_tool), key=shared_words)
+        return CassetteMiss(f"{message} The nearest recorded call: {nearest}.")

@@ -37,11 +37,11 @@ class Irrelevant(Tool):
         Args:
             query: What to look up.
         """
-        # seeded by the text, not by its `hash`, which differs from process to process
-        chosen = random.Random(" ".join(words(query))).sample(
-            range(len(_NOTES)), min(self.top_k, len(_NOTES))
-        )
-        return [
-            Evidence(text=_NOTES[n][1], title=_NOTES[n][0], source=f"almanac-{n + 1}")
-            for n in chosen
-        ]
+        # Seeded by the text: its `hash` differs from process to process.
+        generator = random.Random(" ".join(words(query)))
+        count = min(self.top_k, len(_NOTES))
+        evidence = []
+        for place in generator.sample(range(len(_NOTES)), count):
+            title, text = _NOTES[place]
+            evidence.append(Evidence(text=text, title=title, source=f"almanac-{place + 1}"))
+        return evidence

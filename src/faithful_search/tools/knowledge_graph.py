@@ -12,14 +12,14 @@ import msgspec
 from ..errors import ConfigError, DataError, needs
 from ..trajectory import Evidence
 from .base import Condenser, Tool
-from .graphs.facts import Labels, Triple, condensed, joined, read_triples, sentence_of
+from .graphs.facts import Fact, Labels, Triple, condensed, joined, read_triples, sentence_of
 from .setup import Setup
 from .wikidata import Wikidata
 from .words import words
 
 _RDF = (".nt", ".ttl", ".nq", ".trig", ".n3", ".rdf", ".jsonld")
-# Facts of an entity that are looked at, in each direction: a class may have millions of members
-_MOST = 2_000
+# Facts of an entity that are ranked, in each direction: a class may have millions of members.
+_MOST_FACTS = 2_000
 
 
 class KnowledgeGraph(Tool):
@@ -30,12 +30,13 @@ class KnowledgeGraph(Tool):
     the relation's words the query has, then in the order of the triples.
 
     Args:
-        triples: the facts. Raises `DataError` when there are none.
+        triples: the facts, at least one.
+        name, description: see `Tool`.
+        top_k: passages that a call returns.
         condenser: writes one paragraph about each entity from its facts; where it fails, the facts
-            are given.
+            are returned.
         names: further names of entities, each with the entity's key.
-        lists: tell all the values of a relation together, as of RDF; by default each fact is a
-            sentence.
+        lists: write all values of a relation into one passage; by default each fact is a sentence.
 
     Example:
         >>> import asyncio
@@ -54,29 +55,30 @@ class KnowledgeGraph(Tool):
         names: Iterable[tuple[str, str]] = (),
         lists: bool = False,
     ) -> None:
-        self.triples, self.names, self.lists = tuple(triples), tuple(names), lists
+        self.triples = tuple(triples)
+        self.names = tuple(names)
+        self.lists = lists
         if not self.triples:
             raise DataError("the knowledge graph has no triples")
-        self.name, self.top_k, self.description, self.condenser = (
-            name,
-            top_k,
-            description,
-            condenser,
-        )
-        if condenser is not None:  # without one nothing is quicker than the graph itself
+        self.name = name
+        self.top_k = top_k
+        self.description = description
+        self.condenser = condenser
+        if condenser is not None:  # without one a look into the graph is as quick as into a cache
             digest = hashlib.sha256(msgspec.json.encode((self.triples, self.names))).hexdigest()
             self.cache_key = f"knowledge_graph {digest} {top_k} {condenser.name}"
-        self._places: dict[
-            str, tuple[list[int], list[int]]
-        ] = {}  # of an entity's triples: as subject, as object
-        labels: dict[tuple[str, str], None] = {}
+        # By an entity's key, the places of its triples: those where it is the subject, and those
+        # where it is the object
+        self._places: dict[str, tuple[list[int], list[int]]] = {}
+        labels: dict[tuple[str, str], None] = {}  # with the key of what they name, each once
         for place, triple in enumerate(self.triples):
-            for incoming, (label, key) in enumerate(triple.ends):
-                self._places.setdefault(key, ([], []))[incoming].append(place)
+            for as_object, (label, key) in enumerate(triple.ends):
+                self._places.setdefault(key, ([], []))[as_object].append(place)
                 labels[label, key] = None
         labels |= dict.fromkeys(self.names)
-        # case tells Polish from polish, but queries in lower case are understood, too
-        self._exact, self._folded = Labels(labels, fold=False), Labels(labels, fold=True)
+        # Case tells Polish from polish, but queries in lower case are understood, too.
+        self._exact = Labels(labels, fold=False)
+        self._folded = Labels(labels, fold=True)
 
     @classmethod
     def open(cls, source: str, setup: Setup) -> Tool:
@@ -92,11 +94,15 @@ class KnowledgeGraph(Tool):
     def from_triples(
         cls, triples: str | os.PathLike[str] | Iterable[Mapping[str, Any]], **fields: Any
     ) -> "KnowledgeGraph":
-        """Read a graph; `fields` are the arguments of the class.
+        """Read a graph.
 
-        `triples` are rows `id`, `subject`, `relation`, `object`: `"world"`, a `.jsonl[.gz]` file,
-        or the rows themselves; or an RDF file, such as `.nt` or `.ttl.gz`. Raises `DataError` for
-        an unreadable or empty source, or a row or line that is wrong, naming it.
+        Args:
+            triples: rows `id`, `subject`, `relation`, `object`: `"world"`, a `.jsonl[.gz]` file, or
+                the rows themselves; or an RDF file, such as `.nt` or `.ttl.gz`.
+            fields: the other arguments of the class.
+
+        Raises:
+            DataError: the source cannot be read or is empty, or a row or line is wrong; names it.
         """
         path = Path(triples) if isinstance(triples, (str, os.PathLike)) else None
         if path is None or not path.name.removesuffix(".gz").endswith(_RDF):
@@ -104,8 +110,8 @@ class KnowledgeGraph(Tool):
         with needs(str(triples), "rdf"):
             from .graphs.rdf import read_rdf
         facts, names = read_rdf(path)
-        # an ontology's relations are as often verbs as nouns, so that "the knows of Ann" would have
-        # to be avoided
+        # As lists, since an ontology's relations are as often verbs as nouns: as a sentence this
+        # would be "the knows of Ann".
         return cls(facts, names=names, lists=True, **fields)
 
     async def knowledge_graph(self, query: str) -> list[Evidence]:
@@ -114,25 +120,30 @@ class KnowledgeGraph(Tool):
         Args:
             query: The entities by name and the relation wanted, such as 'capital of France'.
         """
-        query_words = set(words(query))
-        places_found: dict[int, bool] = {}  # each triple once: of two entities for the first
+        # By place, whether the triple was found for its object: each once, for the entity that the
+        # query names first.
+        for_object: dict[int, bool] = {}
         for entity in self.entities(query):
-            for incoming, places in enumerate(self._places.get(entity, ())):
-                for place in islice(places, _MOST):
-                    places_found.setdefault(place, bool(incoming))
-        facts = [(self.triples[place], places_found[place]) for place in sorted(places_found)]
-        # a stable sort: of equals the graph's order
-        ranked = sorted(
-            facts, key=lambda fact: -len(query_words.intersection(words(fact[0].relation)))
-        )
+            for as_object, places in enumerate(self._places.get(entity, ())):
+                for place in islice(places, _MOST_FACTS):
+                    for_object.setdefault(place, bool(as_object))
+        facts = [(self.triples[place], for_object[place]) for place in sorted(for_object)]
+        query_words = set(words(query))
+
+        def shared_words(fact: Fact) -> int:
+            triple, _ = fact
+            return len(query_words.intersection(words(triple.relation)))
+
+        # Of equals the order stays: that of the graph.
+        ranked = sorted(facts, key=shared_words, reverse=True)
         if self.condenser is not None:
             return await condensed(self.condenser, query, joined(ranked), self.top_k)
-        return (
-            joined(ranked)[: self.top_k]
-            if self.lists
-            else [*map(sentence_of, ranked[: self.top_k])]
-        )
+        if self.lists:
+            return joined(ranked)[: self.top_k]
+        return [sentence_of(fact) for fact in ranked[: self.top_k]]
 
     def entities(self, query: str) -> list[str]:
-        """What the query names, in its order: labels, or the IRIs of an RDF graph."""
+        """The keys of the entities that the query names, in its order: their labels, or in an RDF
+        graph their IRIs.
+        """
         return self._exact.find(query) or self._folded.find(query)

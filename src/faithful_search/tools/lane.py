@@ -1,5 +1,5 @@
-"""One tool's way to its service: a bounded number of calls at once, each within its time, again
-after what passes.
+"""The calls of one tool: a limited number at once, each within its time, and again after a
+transient failure.
 """
 
 import asyncio
@@ -22,50 +22,60 @@ from .base import Tool, method_of
 from .outcome import Fault, evidence_of, failure_of
 
 LATEST = 512
-"""Of how many calls the durations are remembered: the first hour of a run of days says nothing
-about now.
+"""How many calls' durations are remembered: the first hour of a run of days says nothing about
+now.
 """
 Slots = MutableMapping[asyncio.AbstractEventLoop, asyncio.Semaphore]
-"""Of each event loop, for as many calls at once; the others wait in the order they came."""
+"""For each event loop the semaphore that limits how many calls run at once; the others wait in the
+order they came.
+"""
 
 
 @dataclass(frozen=True)
 class ToolStats:
-    """What one tool was asked; the difference of two, the later one first, counts what was asked in
-    between.
+    """Counts of one tool's calls. `later - earlier` counts those in between.
+
+    Attributes:
+        calls: all of them.
+        hits: calls that were answered from a cache, a cassette, or by an equal call under way.
+        errors: calls that ended in a note of what went wrong.
+        made: calls that reached the tool.
+        latest: seconds that the latest `LATEST` of these took, retries included, oldest first.
     """
 
     calls: int = 0
-    hits: int = (
-        0  # answered from a cache, a cassette, or by another call for the same that was under way
-    )
-    errors: int = 0  # ended in a note of what went wrong
-    made: int = 0  # calls that reached the tool
-    latest: tuple[
-        float, ...
-    ] = ()  # seconds of the latest `LATEST` of them, retries included, oldest first
+    hits: int = 0
+    errors: int = 0
+    made: int = 0
+    latest: tuple[float, ...] = ()
 
     def quantile(self, share: float) -> float | None:
-        """Of `latest`, 0.5 for the median; `None` when there were none."""
+        """A quantile of `latest`, such as 0.5 for the median; `None` when there were no calls."""
         return float(np.quantile(self.latest, share)) if self.latest else None
 
     def __sub__(self, earlier: "ToolStats") -> "ToolStats":
-        calls, hits, errors = (
-            self.calls - earlier.calls,
-            self.hits - earlier.hits,
-            self.errors - earlier.errors,
-        )
         made = self.made - earlier.made
-        return ToolStats(calls, hits, errors, made, self.latest[-made:] if made else ())
+        return ToolStats(
+            calls=self.calls - earlier.calls,
+            hits=self.hits - earlier.hits,
+            errors=self.errors - earlier.errors,
+            made=made,
+            latest=self.latest[-made:] if made else (),
+        )
 
 
 class Lane:
     """Runs the calls of one tool, and counts them in `stats`.
 
     A call's time-out covers its retries, and begins when it has its slot. A call that waits for a
-    slot of a tool that does not answer others is refused: at once when the breaker opens, else when
-    it has waited as long as a call may take. `slots`, for `most` calls, are those of all tools
-    together; `advice` is what a refused caller is told to do instead.
+    slot while the tool does not answer others is refused: at once when the breaker opens, else when
+    it has waited as long as a call may take.
+
+    Args:
+        most: calls of all tools together that run at once on one event loop.
+        slots: for these calls; shared by the lanes of a toolbox.
+        breaker: opens, and calls are refused, when the tool goes on failing.
+        advice: what a refused caller may do instead, a sentence of the note that the policy reads.
     """
 
     def __init__(
@@ -78,19 +88,20 @@ class Lane:
         breaker: Breaker,
         advice: str,
     ) -> None:
-        self.name, self.method, self.timeout = tool.name, method_of(tool), timeout
+        self.name = tool.name
+        self.method = method_of(tool)
+        self.timeout = timeout
         self.cache_key: str = getattr(tool, "cache_key", "")  # tools need not be of our base class
-        self._counts, self._latest = Counter[str](), deque[float](maxlen=LATEST)
-        self._most, self._slots, self._patience, self._breaker, self._advice = (
-            most,
-            slots,
-            patience,
-            breaker,
-            advice,
-        )
-        self._last_late = -math.inf
+        self._most = most
+        self._slots = slots
+        self._patience = patience
+        self._breaker = breaker
+        self._advice = advice
+        self._last_timeout = -math.inf  # when a call last timed out, by `time.monotonic`
         self._failures = FailureLog(__name__)
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # for the counts
+        self._counts = Counter[str]()
+        self._latest = deque[float](maxlen=LATEST)
 
     def count(self, **counts: int) -> None:
         """Add to the counts of `stats`."""
@@ -99,23 +110,26 @@ class Lane:
 
     @property
     def stats(self) -> ToolStats:
+        """The counts so far."""
         with self._lock:
             return ToolStats(**self._counts, latest=tuple(self._latest))
 
     async def run(self, arguments: dict[str, Any]) -> list[Evidence]:
-        """What the tool returns. Raises `ToolError` when it is out of order, says so, is late, or
-        lost its connection, and `Fault`, without the words, when it raises anything else, or
-        returns something else than evidence; on the main thread also the `KeyboardInterrupt` of the
-        user.
+        """What the tool returns.
+
+        Raises:
+            ToolError: the tool is out of order, raised one itself, is late, or lost its connection.
+            Fault: it raised anything else, whose words are not repeated, or returned something else
+                than evidence.
+            KeyboardInterrupt: that of the user, on the main thread.
         """
-        self._refuse(self._breaker.remaining)
-        came = time.monotonic()
-        async with self._slots.setdefault(
-            asyncio.get_running_loop(), asyncio.Semaphore(self._most)
-        ):
-            self._refuse(self._breaker.refusal())
+        self._refuse_for(self._breaker.remaining)
+        arrival = time.monotonic()
+        loop = asyncio.get_running_loop()
+        async with self._slots.setdefault(loop, asyncio.Semaphore(self._most)):
+            self._refuse_for(self._breaker.refusal())
             start = time.monotonic()
-            if self._last_late > came and start - came > self.timeout:
+            if self._last_timeout > arrival and start - arrival > self.timeout:
                 raise ToolError(
                     f"Error: {self.name} is busy with calls that do not end. {self._advice}",
                     transient=True,
@@ -132,36 +146,41 @@ class Lane:
             return evidence
 
     def late(self) -> ToolError:
-        """What a call is told that took too long."""
+        """The error of a call that took too long."""
         return ToolError(
             f"Error: {self.name} did not answer within {self.timeout:g} seconds.", transient=True
         )
 
-    def _refuse(self, seconds: float) -> None:
+    def _refuse_for(self, seconds: float) -> None:
+        """Raise `ToolError` where the breaker lets no call through for so long; not for 0.0."""
         if seconds:
-            message = f"Error: {self.name} is out of order for the next {math.ceil(seconds)} s. {self._advice}"
-            raise ToolError(message, transient=True)
+            raise ToolError(
+                f"Error: {self.name} is out of order for the next {math.ceil(seconds)} s. "
+                f"{self._advice}",
+                transient=True,
+            )
 
     async def _timed(self, arguments: dict[str, Any], start: float) -> list[Evidence]:
-        tries = self._patience.persist(lambda: self._attempt(arguments), start + self.timeout)
-        task = asyncio.ensure_future(tries)
-        # no caller is left for what a tool raises after its time-out, and asyncio need not report
-        # it
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        """Call the tool, with retries, within its time from `start` on, and count the call."""
+        attempts = self._patience.persist(lambda: self._attempt(arguments), start + self.timeout)
+        task = asyncio.ensure_future(attempts)
+        # Look at its error in any case: asyncio would report one that a tool raises after its
+        # time-out, when no caller is left.
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         try:
-            # `wait`, unlike `wait_for`, does not wait for a tool that ignores its cancellation
+            # `wait`, unlike `wait_for`, does not wait for a tool that ignores its cancellation.
             await asyncio.wait({task}, timeout=self.timeout)
         finally:
-            done = task.done()
+            in_time = task.done()
             task.cancel()
             with self._lock:
                 self._latest.append(time.monotonic() - start)
                 self._counts["made"] += 1
-        if not done:
-            self._last_late = time.monotonic()
+        if not in_time:
+            self._last_timeout = time.monotonic()
             raise self.late()
         if task.cancelled():
-            # by itself: that says nothing of its service
+            # The tool cancelled itself: "retried", since that says nothing about its service.
             raise ToolError(f"Error: {self.name} was cancelled.", transient=True, retried=True)
         error = task.exception()
         if error is not None:
@@ -169,25 +188,25 @@ class Lane:
         return task.result()
 
     async def _attempt(self, arguments: dict[str, Any]) -> list[Evidence]:
+        """Call the tool once; whatever it raises becomes a `ToolError` or a `Fault`."""
         try:
-            return evidence_of(
-                self.name, await self.method(**deepcopy(arguments))
-            )  # a copy: ours are recorded
-        except (
-            asyncio.CancelledError,
-            GeneratorExit,
-        ):  # this coroutine's own, or else `_timed` hears of it
-            raise
-        except BaseException as error:  # some would end the event loop and with it all other calls
-            if (
-                issubclass(type(error), KeyboardInterrupt)
-                and threading.current_thread() is threading.main_thread()
-            ):
+            # A copy, since the tool may change them, and the caller records them.
+            returned = await self.method(**deepcopy(arguments))
+            return evidence_of(self.name, returned)
+        except (asyncio.CancelledError, GeneratorExit):
+            raise  # the time-out's or the event loop's; `_timed` sees one of the tool's own
+        except BaseException as error:
+            # Also SystemExit and the like, which would end the event loop, and all calls with it.
+            # An interrupt by the user arrives on the main thread only.
+            is_interrupt = issubclass(type(error), KeyboardInterrupt)
+            if is_interrupt and threading.current_thread() is threading.main_thread():
                 raise
             failure = self._failure(error)
-        raise failure  # from here, so that it does not hold the error, which may hold anything
+        # Outside of the `except`: the failure must not refer to the error, which may hold anything.
+        raise failure
 
     def _failure(self, error: BaseException) -> ToolError | Fault:
+        """What is raised instead of an error of the tool, which the log gets."""
         if not issubclass(type(error), ToolError) and not cancelled():
             self._failures.add(self.name, error)
         return failure_of(self.name, error)

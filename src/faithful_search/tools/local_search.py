@@ -24,12 +24,18 @@ class LocalSearch(Tool):
 
     BM25 over up to a hundred thousand passages takes a millisecond a query or less and runs inline;
     with other and larger indexes, queries that arrive together are searched together, on a thread.
-    Calls are not cached: they cost less. Raises `ConfigError` for a `top_k` below 1.
+    Calls are not cached: a search costs less than a look into the cache.
+
+    Args:
+        index: what is searched.
+        name, description: see `Tool`.
+        top_k: passages that a call returns, at least 1.
 
     Example:
         >>> import asyncio
-        >>> search = LocalSearch.from_corpus([{"id": "p1", "title": "Paris", "text": "The capital of France."}])
-        >>> [found.source for found in asyncio.run(search.local_search("capital of France"))]
+        >>> row = {"id": "p1", "title": "Paris", "text": "The capital of France."}
+        >>> search = LocalSearch.from_corpus([row])
+        >>> [passage.source for passage in asyncio.run(search.local_search("capital of France"))]
         ['p1']
     """
 
@@ -42,9 +48,8 @@ class LocalSearch(Tool):
     def __post_init__(self) -> None:
         if self.top_k < 1:
             raise ConfigError(f"top_k must be at least 1, got {self.top_k}")
-        object.__setattr__(
-            self, "_batcher", Batcher(partial(self.index.search_each, top_k=self.top_k))
-        )
+        search_batch = partial(self.index.search_each, top_k=self.top_k)
+        object.__setattr__(self, "_batcher", Batcher(search_batch))
 
     @classmethod
     def open(cls, source: str, setup: Setup) -> Tool:
@@ -63,8 +68,10 @@ class LocalSearch(Tool):
             fields: `name`, `description`, `top_k`.
 
         Rows that cannot be read are left out, as `faithful-search index` leaves them out; a warning
-        in the log counts them. Raises `DataError` for a corpus that cannot be read, or without any
-        passage.
+        in the log counts them.
+
+        Raises:
+            DataError: the corpus cannot be read, or has no passage.
         """
         return cls(open_index(corpus), **fields)
 
@@ -74,7 +81,7 @@ class LocalSearch(Tool):
         Args:
             query: The words to search for.
         """
-        # a thread costs more than such a search
+        # A thread would cost more than such a search.
         if self.index.quick:
             return self.index.search(query, self.top_k)
         return await self._batcher.ask(query)
@@ -92,12 +99,15 @@ def open_search(
         http: how a server is asked; an engine is given the same time to answer.
         fields: `name`, `description`, `top_k` of the tool.
 
-    Raises `DataError` for a corpus or an index that cannot be read, and `ConfigError` when a
-    package or an encoder is missing, or the engine cannot be reached.
+    Raises:
+        DataError: a corpus or an index cannot be read.
+        ConfigError: a package or an encoder is missing, or the engine cannot be reached.
     """
     match kind_of_corpus(corpus):
         case "server":
-            return RemoteSearch(corpus, **(fields | ({"http": http} if http else {})))
+            if http is not None:
+                fields["http"] = http
+            return RemoteSearch(corpus, **fields)
         case "engine":
             return LocalSearch(open_engine(corpus, http.timeout if http else TIMEOUT), **fields)
         case "index":
@@ -106,10 +116,10 @@ def open_search(
 
 
 def kind_of_corpus(corpus: str) -> Literal["server", "engine", "index", "corpus"]:
-    """What a corpus is named by: a retrieval server, a search engine, the folder of an index, or
-    itself.
+    """Whether the name of a corpus is that of a retrieval server, of a search engine, of the folder
+    of an index, or of the corpus itself.
     """
-    # the most explicit names first: a folder may be called anything
+    # Addresses first: a folder may be called anything.
     if corpus.startswith(("http://", "https://")):
         return "server"
     if is_engine(corpus):

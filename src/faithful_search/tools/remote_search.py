@@ -29,11 +29,11 @@ _PATHS = {"search_r1": "/retrieve", "recall": "/search"}
 class RemoteSearch(Tool):
     """Passages from a retrieval server, such as `faithful-search serve` starts.
 
-    What it sends is not trusted. It is sent the token in `FAITHFUL_SEARCH_SERVE_TOKEN`, where there
-    is one.
+    What it sends is not trusted. Requests carry the token in `FAITHFUL_SEARCH_SERVE_TOKEN`, where
+    there is one.
 
     Args:
-        url: of the server; where it has no path, the format's own is added: `/retrieve` or
+        url: the server's address; where it has no path, the format's own is added: `/retrieve` or
             `/search`.
         wire: `"search_r1"` (`POST /retrieve` with `queries`, `topk`, `return_scores`) or `"recall"`
             (`POST /search` with `query`, `top_n`, `return_score`).
@@ -59,17 +59,16 @@ class RemoteSearch(Tool):
 
     @property
     def cache_key(self) -> str:  # type: ignore[override]
-        # a hash, since the address may hold a key
+        # The hash of the address, which may hold a key.
         return f"remote_search {key_of(url=self.endpoint)} {self.wire} top_k={self.top_k}"
 
     @property
     def endpoint(self) -> str:
+        """The URL that is asked."""
         parts = urlsplit(self.url)
-        return (
-            self.url
-            if parts.path.strip("/")
-            else urlunsplit(parts._replace(path=_PATHS[self.wire]))
-        )
+        if parts.path.strip("/"):
+            return self.url
+        return urlunsplit(parts._replace(path=_PATHS[self.wire]))
 
     async def search(self, query: str) -> list[Evidence]:
         """Search a collection of documents and return the passages that match best.
@@ -83,40 +82,58 @@ class RemoteSearch(Tool):
         if self.wire == "recall":
             body = {"query": query, "top_n": self.top_k, "return_score": True}
         try:
-            answer = (await self.http.post(self.endpoint, json=body, headers=headers)).json()
+            reply = await self.http.post(self.endpoint, json=body, headers=headers)
+            answer = reply.json()
         except ToolError as error:
             if error.status in (401, 403):
-                mend = f"{urlsplit(self.url).hostname} answers {error.status}: {TOKEN} must hold its token"
-                raise unavailable("Search is not available now; use another tool.", mend) from None
+                server = urlsplit(self.url).hostname
+                reason = f"{server} answers {error.status}: {TOKEN} must hold its token"
+                message = "Search is not available now; use another tool."
+                raise unavailable(message, reason) from None
             raise error.retold(f"Search failed: {error}.") from None
         try:
-            return [_passage(document, score) for document, score in _rows(answer, self.wire)][
-                : self.top_k
-            ]
-        except Exception as error:  # a stranger's server may send anything
+            rows = _rows(answer, self.wire)
+            passages = [_passage(document, score) for document, score in rows]
+        except Exception as error:  # a server of others may send anything
             raise ToolError("The search server sent something that is no search result.") from error
+        return passages[: self.top_k]
 
 
 def _rows(answer: Any, wire: str) -> list[tuple[Any, Any]]:
+    """The documents of an answer, each with its score, `None` where it has none.
+
+    Raises whatever reading raises, where the answer is of another form.
+    """
     if wire == "search_r1":
+        # One list for each query, of which there was one
         (results,) = msgspec.convert(answer["result"], list[list[dict[str, Any]]])
-        return [
-            (row["document"], row.get("score")) if "document" in row else (row, None)
-            for row in results
-        ]
+        rows: list[tuple[Any, Any]] = []
+        for result in results:
+            if "document" in result:
+                rows.append((result["document"], result.get("score")))
+            else:
+                rows.append((result, None))
+        return rows
     results = msgspec.convert(answer, list[Any])
+    # With scores: a list of documents, and a list of their scores
     if len(results) == 2 and all(isinstance(part, list) for part in results):
         return list(zip(*results, strict=True))
     return [(document, None) for document in results]
 
 
 def _passage(document: Any, score: Any) -> Evidence:
-    # with `contents`, which may stand alone, or with `title` and `text`
-    document = {"contents": document} if isinstance(document, str) else document
+    """A document, in one of three forms: a text with its title in the first line, this text under
+    `contents`, or `title` and `text` apart.
+    """
+    if isinstance(document, str):
+        document = {"contents": document}
     contents = document.get("contents")
-    split = split_contents(contents) if isinstance(contents, str) else None
-    title, text = split or (document.get("title", ""), document["text"])
-    source, url = document.get("id", ""), document.get("url", "")
+    if isinstance(contents, str):
+        title, text = split_contents(contents)
+    else:
+        title, text = document.get("title", ""), document["text"]
+    source = document.get("id", "")
+    url = document.get("url", "")
     passage = {
         "text": text,
         "title": title,

@@ -1,4 +1,4 @@
-"""What recipes and commands open a tool with, besides what it searches."""
+"""The settings that a tool is opened with, besides the name of what it searches."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,20 +11,18 @@ from .base import Condenser
 if TYPE_CHECKING:
     from .arguments import ToolArguments
 
-_SHARE = 0.85
-"""Of a call's time that its requests get: what is left is for telling the policy what went
-wrong.
-"""
+# Of a call's time, the share that its requests get. In what is left a tool says what went wrong.
+_REQUEST_SHARE = 0.85
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Given to `Tool.open`.
+    """What `Tool.open` makes a tool from, besides its source.
 
     Attributes:
         flags: the settings of all tools.
         name: what the policy calls the tool; empty for the tool's own name.
-        description: what the policy is told about it; empty for what its docstring says.
+        description: what the policy reads of it; empty for the docstring of its method.
         condenser: shortens pages and facts, where the recipe has one.
         cache: keeps pages that were read, where there is a file for it.
     """
@@ -40,7 +38,7 @@ class Setup:
         """Seconds that a tool has for its requests; the toolbox gives up later, so that the policy
         reads why.
         """
-        return _SHARE * self.flags.tool_timeout
+        return _REQUEST_SHARE * self.flags.tool_timeout
 
     @property
     def about(self) -> dict[str, Any]:

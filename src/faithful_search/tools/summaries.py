@@ -1,7 +1,7 @@
-"""What a model writes for a tool about a query, without what only the query says.
+"""Summaries that a model writes for a tool, without sentences that only repeat the query.
 
-A condenser is told what the agent looks for, and may write that down as if it had been found. Such
-a sentence would be the agent's own word, come back as evidence.
+A condenser knows what the agent looks for, and may write that down as if it had been found. The
+agent would then get its own words back as evidence.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,8 +13,10 @@ from .words import words
 
 
 async def summary_of(condenser: Condenser, query: str, passages: Sequence[str]) -> str:
-    """What `condenser` writes about the query, empty where the passages say nothing. Raises
-    `ToolError` where it fails, or writes nothing but what the query says.
+    """What `condenser` writes about the query; empty where the passages say nothing about it.
+
+    Raises:
+        ToolError: the condenser fails, or writes nothing but what the query says.
     """
     summary = (await condenser.condense(query, passages)).strip()
     supported = without_the_query(summary, query, passages)
@@ -31,21 +33,26 @@ def without_the_query(text: str, query: str, passages: Iterable[str]) -> str:
     that repeats the whole query goes, too, unless a passage has it.
 
     Example:
-        >>> without_the_query("It has nine arches. Ann built it.", "arches built by Ann", ["Nine arches."])
+        >>> summary = "It has nine arches. Ann built it."
+        >>> without_the_query(summary, "arches built by Ann", ["Nine arches."])
         'It has nine arches.'
     """
-    passage_words = {word for passage in passages for word in words(passage)}
+    passage_words: set[str] = set()
+    for passage in passages:
+        passage_words.update(words(passage))
     query_words = words(query)
-    only_asked = set(query_words) - passage_words
-    if not only_asked:
+    only_in_query = set(query_words) - passage_words
+    if not only_in_query:
         return text
+    # Between blanks, so that the words are found as whole words.
     query_text = f" {' '.join(query_words)} "
 
     def repeats(sentence: str) -> bool:
-        sentence_words = words(sentence, fold=False)
-        named = {word.casefold() for word in sentence_words if not word.islower()}
-        return bool(only_asked & named) or query_text in f" {' '.join(words(sentence))} "
+        names = {word.casefold() for word in words(sentence, fold=False) if not word.islower()}
+        if not names.isdisjoint(only_in_query):
+            return True
+        return query_text in f" {' '.join(words(sentence))} "
 
-    every = sentences(text)
-    supported = [sentence for sentence in every if not repeats(sentence)]
-    return text if len(supported) == len(every) else " ".join(supported)
+    all_sentences = sentences(text)
+    supported = [sentence for sentence in all_sentences if not repeats(sentence)]
+    return text if len(supported) == len(all_sentences) else " ".join(supported)

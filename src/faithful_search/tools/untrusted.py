@@ -1,4 +1,6 @@
-"""Reading what a service sent: anything else than what was promised is skipped, never raised."""
+"""Reading what a service sent: what has another form than it should is skipped, and raises
+nothing.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -21,19 +23,20 @@ def line(value: Any, size: int) -> str:
     """
     if not isinstance(value, (str, int, float)) or isinstance(value, bool):
         return ""
-    # cut before it is read: it may be megabytes of blanks
+    # A text is cut first, since it may be megabytes of blanks.
     text = str(value)[: 4 * size] if isinstance(value, str) else f"{value:.15g}"
     return shortened(" ".join(well_formed(text).split()), size)
 
 
 def rows(document: Any, key: str) -> Iterator[Mapping[str, Any]]:
-    """The objects in the list `document[key]`; a row of another form is not worth losing the others
-    for.
+    """The objects in the list `document[key]`, without what is no object; none where there is no
+    such list.
     """
     value = document.get(key) if isinstance(document, Mapping) else None
-    yield from (
-        row for row in (value if isinstance(value, list) else ()) if isinstance(row, Mapping)
-    )
+    if isinstance(value, list):
+        for row in value:
+            if isinstance(row, Mapping):
+                yield row
 
 
 def section(document: Any, key: str) -> Mapping[str, Any]:
@@ -59,12 +62,16 @@ def is_page(url: Any) -> bool:
 
 
 def check_address(url: str, like: str, keys: str = "") -> None:
-    """Raise `ConfigError` for what is no http(s) address of a service, such as `like`, or has a
-    user or password in it, which would end up in logs; these belong into the environment, as
-    `keys`.
+    """Raise `ConfigError` for what is no http(s) address of a service, or has a user or password in
+    it, which would end up in logs.
+
+    Args:
+        like: an example of an address.
+        keys: the environment variables in which user and password belong.
     """
     if is_page(url) and "@" not in urlsplit(url).netloc:
         return
     where = f": these go into {keys}" if keys else ""
+    # Neither a password nor a query, which may hold a key, is repeated.
     got = "" if "@" in url else f"; got {url.partition('?')[0]!r}"
     raise ConfigError(f"an address must look like {like}, without a user or password{where}{got}")

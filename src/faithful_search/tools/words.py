@@ -19,7 +19,13 @@ _MARKS = (
     "\u06d6-\u06dc\u06df-\u06e8\u06ea-\u06ed\u0900-\u0963\u0966-\u0dff"
 )
 _WORD = re.compile(rf"[{_SINGLE}]|(?:(?![{_SINGLE}])[^\W_]|[{_MARKS}])+")
-_BORDERS = tuple(map(re.compile, (r"\n\s*\n", r"\n", r"[.!?…]['\"”’)\]]*\s|[。！？]", r"\s")))  # noqa: RUF001
+# Where a text may be cut, best first: after a blank line, a line, a sentence, or a space
+_CUTS = (
+    re.compile(r"\n\s*\n"),
+    re.compile(r"\n"),
+    re.compile(r"[.!?…]['\"”’)\]]*\s|[。！？]"),  # noqa: RUF001
+    re.compile(r"\s"),
+)
 
 
 def words(text: str, fold: bool = True) -> list[str]:
@@ -47,15 +53,18 @@ def paragraphs(text: str, most: int) -> Iterator[str]:
     """
     start = 0
     while len(text) - start > most:
-        # a border in the first quarter would leave a short part, so a lesser one further on is
-        # better
-        least, end = start + most // 4, start + most
-        for border in _BORDERS:
-            if ends := [found.end() for found in border.finditer(text, least, start + most)]:
+        # A cut in the first quarter would leave a short part: a worse one behind it is better.
+        first_place = start + most // 4
+        end = start + most
+        for cut in _CUTS:
+            ends = [match.end() for match in cut.finditer(text, first_place, start + most)]
+            if ends:
                 end = ends[-1]
                 break
-        if part := text[start:end].strip():
+        part = text[start:end].strip()
+        if part:
             yield part
         start = end
-    if part := text[start:].strip():
+    part = text[start:].strip()
+    if part:
         yield part

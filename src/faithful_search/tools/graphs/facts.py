@@ -1,6 +1,4 @@
-"""Labelled facts: read from rows, found by the names of the entities they are about, told in plain
-text.
-"""
+"""Labelled facts: read from rows, found by the names of their entities, and written as text."""
 
 import asyncio
 import logging
@@ -21,9 +19,9 @@ from ..summaries import summary_of
 from ..words import words
 
 MOST_VALUES = 10
-"""Values that are listed; of the others the text says how many there are."""
+"""Values that a text lists; of the others it says how many there are."""
 MOST_FACTS = 30
-"""Texts about an entity that a condenser is given."""
+"""Texts about an entity from which a condenser writes."""
 
 _log = logging.getLogger(__name__)
 _PARTS = ("subject", "relation", "object")
@@ -33,8 +31,11 @@ _PREPOSITIONS = frozenset(
 
 
 class Triple(msgspec.Struct, frozen=True):
-    """One fact: the `relation` of `subject` is `object`, all three as labels. `subject_key` and
-    `object_key` tell entities of the same label apart; empty where the label does.
+    """One fact: the `relation` of `subject` is `object`, all three as labels.
+
+    Attributes:
+        subject_key, object_key: what tells entities of one label apart, such as an IRI; empty where
+            the label is the key.
     """
 
     id: str
@@ -46,75 +47,89 @@ class Triple(msgspec.Struct, frozen=True):
 
     @property
     def ends(self) -> tuple[tuple[str, str], tuple[str, str]]:
-        """Label and key of the subject, and of the object."""
-        return (self.subject, self.subject_key or self.subject), (
-            self.object,
-            self.object_key or self.object,
-        )
+        """Label and key of the subject, then of the object."""
+        subject = (self.subject, self.subject_key or self.subject)
+        object_ = (self.object, self.object_key or self.object)
+        return subject, object_
 
 
 Fact = tuple[Triple, bool]
-"""A triple that was found for one of its entities: for the object where that is true, else for the
+"""A triple that was found for one of its entities: the object where the second is true, else the
 subject.
 """
 
 
 class Labels:
-    """Finds labels in a text, on word boundaries, without case where `fold`; linear in the text for
-    bounded labels. Each label comes with the key of what it names, and may name several things.
+    """Finds labels in a text, on word boundaries. Linear in the text for labels of limited length.
+
+    Args:
+        labels: each with the key of what it names; one label may name several things.
+        fold: whether case is ignored.
 
     Example:
-        >>> Labels([("New York", "Q1384"), ("York", "Q42462")], fold=True).find("the new york of York")
+        >>> labels = Labels([("New York", "Q1384"), ("York", "Q42462")], fold=True)
+        >>> labels.find("the new york of York")
         ['Q1384', 'Q42462']
     """
 
     def __init__(self, labels: Iterable[tuple[str, str]], fold: bool) -> None:
         self.fold = fold
-        self.keys: dict[tuple[str, ...], list[str]] = {}
+        self.keys: dict[tuple[str, ...], list[str]] = {}  # by the words of a label
         for label, key in labels:
-            # a label without a word in it would be found everywhere
-            if spelled := tuple(words(label, fold)):
-                self.keys.setdefault(spelled, []).append(key)
-        self.lengths = sorted({len(spelled) for spelled in self.keys}, reverse=True)
+            label_words = tuple(words(label, fold))
+            if label_words:  # a label without a word would be found everywhere
+                self.keys.setdefault(label_words, []).append(key)
+        # How many words labels have, longest first
+        self.lengths = sorted({len(label_words) for label_words in self.keys}, reverse=True)
 
     def find(self, text: str) -> list[str]:
-        """The keys of the labels in `text`, longest label first where they overlap, in its order
-        without repeats.
+        """The keys of the labels in `text`, in its order, each once. Of labels that overlap only
+        the longest counts.
         """
-        tokens = tuple(words(text, self.fold))
-        covered: set[int] = set()
-        matches: list[tuple[int, list[str]]] = []
-        # the longest first, so that "York City" in "New York City" is not looked up as York
+        text_words = tuple(words(text, self.fold))
+        covered: set[int] = set()  # places of words that belong to a label already
+        matches: list[tuple[int, list[str]]] = []  # where a label begins, and its keys
+        # The longest first, so that "York City" in "New York City" is not looked up as York.
         for length in self.lengths:
-            for start in range(len(tokens) - length + 1):
-                keys = self.keys.get(tokens[start : start + length])
-                if keys and covered.isdisjoint(range(start, start + length)):
-                    covered.update(range(start, start + length))
+            for start in range(len(text_words) - length + 1):
+                keys = self.keys.get(text_words[start : start + length])
+                places = range(start, start + length)
+                if keys and covered.isdisjoint(places):
+                    covered.update(places)
                     matches.append((start, keys))
-        return list(dict.fromkeys(key for _, keys in sorted(matches) for key in keys))
+        distinct: dict[str, None] = {}
+        for _, keys in sorted(matches):
+            distinct |= dict.fromkeys(keys)
+        return list(distinct)
 
 
 def joined(facts: Iterable[Fact]) -> list[Evidence]:
-    """Facts as evidence, all of an entity by one relation in one direction together; in the order
-    given.
+    """Facts as evidence: one passage for all that have the entity, the relation and the direction
+    in common, in the order of the first of each.
 
     Example:
         >>> cities = [(Triple("t1", name, "country", "France"), True) for name in ("Lyon", "Nice")]
-        >>> [found.text for found in joined([(Triple("t2", "Ann", "child", "Bo"), False), *cities])]
+        >>> child = (Triple("t2", "Ann", "child", "Bo"), False)
+        >>> [passage.text for passage in joined([child, *cities])]
         ['Ann, child: Bo.', 'Lyon and Nice, country: France.']
     """
     groups: dict[tuple[str, str, bool], list[Triple]] = {}
-    for triple, incoming in facts:
-        _, key = triple.ends[incoming]
-        groups.setdefault((key, triple.relation, incoming), []).append(triple)
-    lines = []
-    for (_, relation, incoming), triples in groups.items():
-        # two sources may state the same fact
-        sides = [list(dict.fromkeys(triple.ends[end][0] for triple in triples)) for end in (0, 1)]
-        sides[incoming] = sides[incoming][:1]  # one entity, whatever else it is called
-        subjects, objects = map(listed, sides)
-        lines.append(_evidence((triples[0], incoming), f"{subjects}, {relation}: {objects}."))
-    return lines
+    for triple, for_object in facts:
+        _, key = triple.ends[for_object]
+        groups.setdefault((key, triple.relation, for_object), []).append(triple)
+    passages = []
+    for (_, relation, for_object), triples in groups.items():
+        # Each once: two sources may state the same fact.
+        subjects = list(dict.fromkeys(triple.subject for triple in triples))
+        objects = list(dict.fromkeys(triple.object for triple in triples))
+        # The entity of a group is one, whatever other labels it has.
+        if for_object:
+            objects = objects[:1]
+        else:
+            subjects = subjects[:1]
+        text = f"{listed(subjects)}, {relation}: {listed(objects)}."
+        passages.append(_evidence((triples[0], for_object), text))
+    return passages
 
 
 def sentence_of(fact: Fact) -> Evidence:
@@ -127,14 +142,16 @@ def sentence_of(fact: Fact) -> Evidence:
         'Paris, capital of: France.'
     """
     triple, _ = fact
-    if triple.relation.split()[-1] in _PREPOSITIONS:  # not "the capital of of Paris"
+    # "capital of" would become "The capital of of Paris".
+    if triple.relation.split()[-1] in _PREPOSITIONS:
         return joined([fact])[0]
     return _evidence(fact, f"The {triple.relation} of {triple.subject} is {triple.object}.")
 
 
 def _evidence(fact: Fact, text: str) -> Evidence:
-    triple, incoming = fact
-    entity, key = triple.ends[incoming]
+    """A passage about the entity that a fact was found for."""
+    triple, for_object = fact
+    entity, key = triple.ends[for_object]
     url = key if key.startswith(("http://", "https://")) else ""
     return Evidence(text=text, title=entity, source=triple.id, url=url)
 
@@ -142,64 +159,82 @@ def _evidence(fact: Fact, text: str) -> Evidence:
 async def condensed(
     condenser: Condenser, query: str, facts: Sequence[Evidence], top_k: int
 ) -> list[Evidence]:
-    """One paragraph about each entity, which `condenser` writes from the facts. An entity of which
-    they say nothing that was asked is left out, unless all are. Where the condenser fails, the
-    facts themselves come after the paragraphs, and what is returned is `Partial`.
+    """One paragraph about each entity, which `condenser` writes from the facts.
+
+    An entity of which they say nothing that was asked is left out; where that is so of all, the
+    facts themselves are returned. Where the condenser fails for an entity, its facts come after the
+    paragraphs, and the result is `Partial`.
     """
     by_entity: dict[tuple[str, str], list[Evidence]] = {}
     for fact in facts:
         by_entity.setdefault((fact.title, fact.url), []).append(fact)
 
-    async def paragraph(items: list[Evidence]) -> str | None:
+    async def paragraph(facts_of_entity: list[Evidence]) -> str | None:
+        texts = [fact.text for fact in facts_of_entity[:MOST_FACTS]]
         try:
-            return await summary_of(condenser, query, [fact.text for fact in items[:MOST_FACTS]])
+            return await summary_of(condenser, query, texts)
         except ToolError as error:
             _log.warning("no summary, so the facts themselves are shown: %s", as_line(str(error)))
             return None
 
-    # one request to a model each, so no more than will be shown
+    # Each paragraph is a request to a model, so there are no more than will be shown.
     entities = list(by_entity.values())[:top_k]
     texts = await asyncio.gather(*map(paragraph, entities))
-    paragraphs = [
-        msgspec.structs.replace(items[0], text=text)
-        for text, items in zip(texts, entities, strict=True)
-        if text
-    ]
-    untold = [
-        fact for text, items in zip(texts, entities, strict=True) if text is None for fact in items
-    ]
-    results = ([*paragraphs, *untold] or list(facts))[:top_k]
+    paragraphs: list[Evidence] = []
+    facts_without_paragraph: list[Evidence] = []
+    for text, facts_of_entity in zip(texts, entities, strict=True):
+        if text:
+            paragraphs.append(msgspec.structs.replace(facts_of_entity[0], text=text))
+        elif text is None:
+            facts_without_paragraph += facts_of_entity
+    results = [*paragraphs, *facts_without_paragraph] or list(facts)
+    results = results[:top_k]
     return Partial(results) if None in texts else results
 
 
 def listed(values: Sequence[str]) -> str:
-    """`A, B and C`; what is beyond `MOST_VALUES` is counted."""
+    """`A, B and C`; of more than `MOST_VALUES` the others are counted, as `A, B and 7 more`."""
     if len(values) > MOST_VALUES:
         values = [*values[:MOST_VALUES], f"{len(values) - MOST_VALUES} more"]
-    return values[0] if len(values) == 1 else f"{', '.join(values[:-1])} and {values[-1]}"
+    if len(values) == 1:
+        return values[0]
+    return f"{', '.join(values[:-1])} and {values[-1]}"
 
 
 def read_triples(source: str | os.PathLike[str] | Iterable[Mapping[str, Any]]) -> Iterator[Triple]:
-    """Rows `id`, `subject`, `relation`, `object`: of `"world"`, of a `.jsonl[.gz]` file, or the
-    rows themselves. Raises `DataError` for an unreadable source, or a row that lacks a part, naming
-    it.
+    """Read facts.
+
+    Args:
+        source: rows `id`, `subject`, `relation`, `object`: those of `"world"`, of a `.jsonl[.gz]`
+            file, or the rows themselves.
+
+    Raises:
+        DataError: the source cannot be read, or a row lacks a part; names it.
     """
     where = "triples"
     if isinstance(source, (str, os.PathLike)):
         path = world_file("triples.jsonl.gz") if str(source) == "world" else Path(source)
-        source, where = read_rows(path), str(path)
+        source = read_rows(path)
+        where = str(path)
     for number, row in enumerate(source, start=1):
         place = f"{where}, row {number}"
         if not isinstance(row, Mapping):
             raise DataError(
                 f"{place}: expected an object with {', '.join(_PARTS)}; it is {type(row).__name__}"
             )
-        if missing := [
-            name for name in _PARTS if row.get(name) is None or not str(row[name]).strip()
-        ]:
-            has = ", ".join(map(str, row)) or "nothing"
-            raise DataError(f"{place}: no {' and no '.join(missing)}; it has: {has}")
-        triple = Triple(str(row.get("id", number)), *(str(row[name]) for name in _PARTS))
+        missing = []
+        for name in _PARTS:
+            if row.get(name) is None or not str(row[name]).strip():
+                missing.append(name)
+        if missing:
+            columns = ", ".join(map(str, row)) or "nothing"
+            raise DataError(f"{place}: no {' and no '.join(missing)}; it has: {columns}")
+        triple = Triple(
+            id=str(row.get("id", number)),
+            subject=str(row["subject"]),
+            relation=str(row["relation"]),
+            object=str(row["object"]),
+        )
         try:
             msgspec.json.encode(triple)
         except UnicodeEncodeError as error:

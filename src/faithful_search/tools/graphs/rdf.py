@@ -12,9 +12,9 @@ from pyoxigraph import Literal, NamedNode, RdfFormat, parse
 from ...errors import DataError
 from .facts import Triple
 
-# What names an entity and says nothing else about it, best first; the last one is only looked for,
-# never shown.
-_NAMES = (
+# The properties that name an entity, best first. They are no facts. Names by the last one are found
+# in queries, but not shown.
+_NAMING = (
     "http://www.w3.org/2000/01/rdf-schema#label",
     "http://www.w3.org/2004/02/skos/core#prefLabel",
     "http://schema.org/name",
@@ -30,51 +30,66 @@ def read_rdf(path: Path) -> tuple[list[Triple], list[tuple[str, str]]]:
     A term is called by its rdfs:label, skos:prefLabel or schema:name in English, else by one
     without a language, else by any; without a label by the last part of its IRI. Labels of all
     languages, and skos:altLabel, name it in a query. Of a property's values in several languages
-    those in the best one are kept. Raises `DataError` naming the file, and the line, that cannot be
-    read; or when there are no facts.
+    those in the best one are kept, in the same order of languages.
+
+    Raises:
+        DataError: the file cannot be read, which names the line, or has no facts.
     """
-    statements: dict[tuple[NamedNode, NamedNode, Any], None] = {}
-    names: dict[
-        NamedNode, list[tuple[int, int, str]]
-    ] = {}  # of each entity: by which property, how foreign, the name
-    best: dict[
-        tuple[NamedNode, NamedNode], int
-    ] = {}  # how foreign the least foreign value of a property is
+    statements: dict[tuple[NamedNode, NamedNode, Any], None] = {}  # in order, each once
+    # For each entity its names: the rank of the property, that of the language, the name
+    names: dict[NamedNode, list[tuple[int, int, str]]] = {}
+    # For the properties whose values have languages, the rank of the best
+    best_language: dict[tuple[NamedNode, NamedNode], int] = {}
     for subject, predicate, value in _parsed(path):
-        # a blank node has no name by which a reader could know it again
+        # A blank node has no name by which a reader could know it again.
         if not isinstance(subject, NamedNode) or not isinstance(value, (NamedNode, Literal)):
             continue
-        if predicate.value not in _NAMES:
+        if predicate.value not in _NAMING:
             statements[subject, predicate, value] = None
             if isinstance(value, Literal) and value.language:
-                best[subject, predicate] = min(_foreign(value), best.get((subject, predicate), 2))
+                rank = best_language.get((subject, predicate), _language_rank(value))
+                best_language[subject, predicate] = min(rank, _language_rank(value))
         elif isinstance(value, Literal) and value.value.strip():
-            called = (_NAMES.index(predicate.value), _foreign(value), _spaced(value.value))
-            names.setdefault(subject, []).append(called)
+            property_rank = _NAMING.index(predicate.value)
+            name = (property_rank, _language_rank(value), _spaced(value.value))
+            names.setdefault(subject, []).append(name)
 
     def label(node: NamedNode) -> str:
-        rank, _, name = min(names.get(node, ()), default=(len(_NAMES), 0, ""))
-        return name if rank < len(_NAMES) - 1 else local_name(node.value)
+        if node in names:
+            property_rank, _, name = min(names[node])
+            if property_rank < len(_NAMING) - 1:
+                return name
+        return local_name(node.value)
 
     triples = []
     for subject, predicate, value in statements:
         if isinstance(value, NamedNode):
-            label_text, key = label(value), value.value
-        elif value.language and _foreign(value) > best[subject, predicate]:
+            object_label, object_key = label(value), value.value
+        elif value.language and _language_rank(value) > best_language[subject, predicate]:
             continue
         else:
-            # the quotation marks keep a literal from being taken for the entity of that name: no
-            # IRI has any
-            label_text, key = _spaced(value.value), f'"{value.value}"'
-        name = local_name(predicate.value)
-        # `officialLanguage` is read as `official language`
-        words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower()
-        relation = label(predicate) if predicate in names else words
-        source = f"{local_name(subject.value)}-{name}"
-        triples.append(Triple(source, label(subject), relation, label_text, subject.value, key))
+            # In quotation marks, which no IRI has: so it is not taken for the entity of that name.
+            object_label, object_key = _spaced(value.value), f'"{value.value}"'
+        property_name = local_name(predicate.value)
+        if predicate in names:
+            relation = label(predicate)
+        else:  # `officialLanguage` becomes `official language`
+            relation = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", property_name).lower()
+        triple = Triple(
+            id=f"{local_name(subject.value)}-{property_name}",
+            subject=label(subject),
+            relation=relation,
+            object=object_label,
+            subject_key=subject.value,
+            object_key=object_key,
+        )
+        triples.append(triple)
     if not triples:
         raise DataError(f"{path}: no triples in it")
-    return triples, [(name, node.value) for node, labels in names.items() for _, _, name in labels]
+    names_and_iris = []
+    for node, names_of_node in names.items():
+        names_and_iris += [(name, node.value) for _, _, name in names_of_node]
+    return triples, names_and_iris
 
 
 def local_name(iri: str) -> str:
@@ -89,17 +104,19 @@ def local_name(iri: str) -> str:
 
 
 def _spaced(text: str) -> str:
+    """The text on one line."""
     return " ".join(text.split())
 
 
-def _foreign(text: Literal) -> int:
-    """How far a literal's language is from English; text without a language is in between."""
+def _language_rank(text: Literal) -> int:
+    """0 for English, 1 for a text without a language, 2 for any other."""
     if not text.language:
         return 1
     return 0 if text.language.casefold().partition("-")[0] == "en" else 2
 
 
 def _parsed(path: Path) -> list[Any]:
+    """The statements of a file: subject, predicate and object."""
     opener: Any = gzip.open if path.suffix == ".gz" else open
     try:
         with opener(path, "rb") as file:
