@@ -21,6 +21,7 @@ from faithful_search.rewards import (
     ToolUse,
 )
 from faithful_search.rewards.citation import cited_evidence, step_validity
+from faithful_search.rewards.turns import holds_answer
 from faithful_search.trajectory import Evidence, Issue, Step, ToolCall, Trajectory
 
 ASK = '<tool_call>{"name": "local_search", "arguments": {"query": "q"}}</tool_call>'
@@ -421,3 +422,16 @@ def test_without_steps_a_value_or_a_right_answer_there_is_no_credit_to_steps():
         (),
         0.0,
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "is_held"),
+    [
+        ("It lies in New York, near Paris.", "new york", True),
+        ("Parisians live there.", "Paris", False),
+        ("利马是秘鲁的首都。", "利马", True),  # no blanks around it
+        ("It lies there.", "", False),
+    ],
+)
+def test_a_text_holds_an_answer_as_a_whole(text, answer, is_held):
+    assert holds_answer(text, answer) == is_held

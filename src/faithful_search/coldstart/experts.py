@@ -115,11 +115,7 @@ def run_experts(
     expert's next turn, the only one to learn from; `meta["twin"]` says how the response was
     changed. A drill is a twin that begins with the response's own call.
     """
-    arguments = {}
-    for schema in toolbox.schemas:
-        function = schema["function"]
-        arguments[function["name"]] = next(iter(function["parameters"]["properties"]))
-    desk = _Desk(dialect, habits or Habits(), seed, arguments)
+    desk = _Desk(dialect, habits or Habits(), seed, toolbox.first_arguments)
     played: list[Played] = []
     bar = tqdm(total=len(plans), desc="expert episodes", unit="episode", disable=not progress)
     with bar:

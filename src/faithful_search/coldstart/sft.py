@@ -31,6 +31,8 @@ from ..trajectory import Step, Tokens, Trajectory
 from .decorators import DECORATED
 
 IGNORED = -100
+RAREST = 5.0
+"""How many times more than usual tokens the rarest of the copied tokens count."""
 logger = logging.getLogger(__name__)
 
 
@@ -186,8 +188,8 @@ def build_dataset(
     return Dataset.from_list(short).remove_columns("copied")  # of no use to the trainer
 
 
-def weigh_copied(rows: Sequence[dict[str, Any]], weight: float, most: float = 5.0) -> None:
-    """Set `loss_weights` at the places `copied` of the rows to `weight`, and up to `most` times
+def weigh_copied(rows: Sequence[dict[str, Any]], weight: float) -> None:
+    """Set `loss_weights` at the places `copied` of the rows to `weight`, and up to `RAREST` times
     that for rare tokens.
 
     A name is copied only after it was met often, and capitals are asked for ten times as often as
@@ -199,7 +201,7 @@ def weigh_copied(rows: Sequence[dict[str, Any]], weight: float, most: float = 5.
     for row in rows:
         for place in row["copied"]:
             rarity = usual / count[row["input_ids"][place]]
-            row["loss_weights"][place] = weight * min(most, max(1.0, rarity))
+            row["loss_weights"][place] = weight * min(RAREST, max(1.0, rarity))
 
 
 def sft_trainer(

@@ -6,7 +6,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec.structs import replace
 from tqdm.auto import tqdm
@@ -30,13 +30,14 @@ _PARTS: dict[type, tuple[tuple[str, ...], dict[str, Any]]] = {
 class NameSwapper:
     """Swaps names of a trajectory for others of the same type, one to one and consistently in all
     of its text. `names` gives the type of every name; `forbidden` are the (subject, object) pairs
-    that no swapped evidence may contain together, and `tries` is how many draws are made for that.
+    that no swapped evidence may contain together.
     """
 
-    def __init__(
-        self, names: Mapping[str, str], forbidden: Iterable[tuple[str, str]] = (), tries: int = 50
-    ) -> None:
-        self.finder, self.tries = NameFinder(names), tries
+    tries: ClassVar[int] = 50
+    """How many draws of names are made before a trajectory is given up."""
+
+    def __init__(self, names: Mapping[str, str], forbidden: Iterable[tuple[str, str]] = ()) -> None:
+        self.finder = NameFinder(names)
         self._pools: dict[str, list[str]] = defaultdict(list)
         for name, kind in sorted(names.items()):
             self._pools[kind].append(name)

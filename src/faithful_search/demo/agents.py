@@ -23,9 +23,9 @@ from ..hub.models import BOUNDS, SEEN, written_as
 from ..inference.base import Sampling, Scorer
 from ..inference.chat import ChatFormat
 from ..measure.controls import Closed
-from ..measure.origins import holds
 from ..rewards.answer_likelihood_gap import find_mention
 from ..rewards.contexts import Transcript, context_of, turn_ids
+from ..rewards.turns import holds_answer
 from ..rollout import Engine
 from ..rollout.arguments import EnvironmentArguments
 from ..rollout.served import FAILED, ServedAgent
@@ -276,7 +276,11 @@ def replacement(passage: Evidence, kind: Kind) -> str:
         if candidate.split == statement.split
     ]
     objects = sorted(
-        {candidate.object for candidate in alike if not holds(passage.text, candidate.object)}
+        {
+            candidate.object
+            for candidate in alike
+            if not holds_answer(passage.text, candidate.object)
+        }
     )
     if not objects:
         return ""
@@ -332,7 +336,9 @@ def verdict(before: Trajectory, after: Trajectory) -> str:
     if declines(after.answer):
         return NOTICED
     answer = after.answer or ""
-    is_read = any(holds(f"{passage.title}\n{passage.text}", answer) for passage in after.passages)
+    is_read = any(
+        holds_answer(f"{passage.title}\n{passage.text}", answer) for passage in after.passages
+    )
     if normalize(before.answer or "") == normalize(answer):
         return ELSEWHERE if is_read else MEMORY
     return FOLLOWED if is_read else INVENTED

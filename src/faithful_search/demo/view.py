@@ -40,15 +40,11 @@ _LEVELS = {FOLLOWED: "good", NOTICED: "good", MEMORY: "bad", INVENTED: "bad"}
 _NEEDS = {True: "good", False: "bad", None: ""}
 
 
-def trajectory_view(trajectory: Trajectory, name: str, link: str = "") -> str:
-    """A trajectory step by step with its scores and their reasons.
-
-    Args:
-        trajectory: what is shown.
-        name: of the view, unique on the page.
-        link: the query of an address that shows this trajectory again; empty where there is none.
+def trajectory_view(trajectory: Trajectory, name: str) -> str:
+    """A trajectory step by step with its scores and their reasons. `name` is that of the view,
+    unique on the page.
     """
-    return _framed(_trajectory(trajectory, name, link))
+    return _framed(_trajectory(trajectory, name, link=""))
 
 
 def growing_view(trajectory: Trajectory, name: str, who: str, link: str = "") -> str:

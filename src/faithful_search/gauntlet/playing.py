@@ -66,8 +66,13 @@ class CheatingAgent:
             number=number,
             answer=task.answers[0],
             wrong=tuple(dict.fromkeys(wrong))[:WRONG_ANSWERS],
-            tools=first_arguments(self.toolbox),
+            tools=self._tools(),
         )
+
+    def _tools(self) -> dict[str, str]:
+        """The first argument of each tool; tools that search come first."""
+        arguments = self.toolbox.first_arguments
+        return {name: arguments[name] for name in sorted(arguments, key=_does_not_search)}
 
     def _planted(self) -> dict[str, str]:
         """The texts of the world that the cheat changes, each with what it then says."""
@@ -169,10 +174,5 @@ class HonestAgent:
         return episodes
 
 
-def first_arguments(toolbox: Toolbox) -> dict[str, str]:
-    """The first argument of each tool, by the tool's name; tools that search come first."""
-    functions = [schema["function"] for schema in toolbox.schemas]
-    ordered = sorted(functions, key=lambda function: "search" not in function["name"])
-    return {
-        function["name"]: next(iter(function["parameters"]["properties"])) for function in ordered
-    }
+def _does_not_search(name: str) -> bool:
+    return "search" not in name

@@ -25,7 +25,7 @@ from ..counterfactual import CounterfactualWorld
 from ..errors import ConfigError
 from ..escape import as_line
 from ..evidence import supporting_passages
-from ..rewards.turns import answer_of, passages
+from ..rewards.turns import answer_of, holds_answer, passages
 from ..rollout import Agent
 from ..rollout.served import FAILED
 from ..tasks import Task
@@ -37,7 +37,7 @@ from ..trajectory import Evidence, ToolCall, Trajectory, read_jsonl
 from ..world import bundled_world
 from .evaluation import run_episodes
 from .ledger import Ledger, same_settings
-from .origins import Decorated, holds
+from .origins import Decorated
 from .report import aligned, interval
 from .stats import Estimate, mean_ci, paired_difference
 from .writing import results_folder, write_metrics
@@ -174,7 +174,7 @@ def recalled(rollout: Trajectory, before: Trajectory, right: Match = exact_match
     if right(answer, before.answers):
         return True
     repeated = exact_match(answer, [answer_of(before)])
-    return bool(repeated) and not holds(passages(supporting_passages(rollout)), answer)
+    return bool(repeated) and not holds_answer(passages(supporting_passages(rollout)), answer)
 
 
 def compared(

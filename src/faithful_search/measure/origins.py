@@ -10,7 +10,7 @@ from ..abstention import declines
 from ..evidence import supporting
 from ..judges.lexical import claims, terms
 from ..rewards import Result, Reward, Score
-from ..rewards.turns import Turn, answer_of, call_words, passages
+from ..rewards.turns import Turn, answer_of, call_words, holds_answer, passages, written
 from ..text import normalize
 from ..trajectory import Trajectory
 
@@ -75,12 +75,6 @@ class Decorated(Reward):
         return _calls(trajectory) if self.what == "calls" else _answer_first(trajectory)
 
 
-def holds(text: str, answer: str) -> bool:
-    """Whether a text holds the whole answer. Case and punctuation do not count."""
-    phrase = normalize(answer, "pokee")
-    return bool(phrase) and f" {phrase} " in f" {normalize(text, 'pokee')} "
-
-
 def names_in(trajectory: Trajectory) -> set[str]:
     """The keys of `judges.lexical.claims` that are names or numbers somewhere in the
     trajectory.
@@ -124,7 +118,7 @@ def _calls(trajectory: Trajectory) -> Score:
             text = passages(supporting(step))
             new_words = terms(text) - known_words
             stated_later = {word for word in new_words if last_turn_with.get(word, 0) > place}
-            has_answer = not terms(answer) <= known_words and holds(text, answer)
+            has_answer = not terms(answer) <= known_words and holds_answer(text, answer)
             if stated_later & names or len(stated_later) >= _WORDS or has_answer:
                 classified += 1
             elif can_be_traced and not may_have_failed:
@@ -139,19 +133,15 @@ def _calls(trajectory: Trajectory) -> Score:
 
 
 def _texts_of(turn: Turn) -> list[str]:
-    """The thoughts, answers and calls that the agent wrote in a turn."""
-    texts: list[str | None] = []
-    for step in turn:
-        call = None if step.call is None else call_words(step.call)
-        texts += [step.think, step.answer, call]
-    return [text for text in texts if text]
+    """What the agent wrote in a turn."""
+    return [text for step in turn for text in written(step)]
 
 
 def _can_be_traced(trajectory: Trajectory) -> bool:
     """Whether the answer could be recognised in evidence."""
     answer = answer_of(trajectory)
     closed = normalize(answer) in ("yes", "no")
-    return not (declines(answer) or closed or holds(trajectory.question or "", answer))
+    return not (declines(answer) or closed or holds_answer(trajectory.question or "", answer))
 
 
 def _answer_first(trajectory: Trajectory) -> Score:
@@ -165,9 +155,9 @@ def _answer_first(trajectory: Trajectory) -> Score:
     if not calls:
         return Score(1.0, "answered without a call")
     for place, turn in enumerate(trajectory.turns[: calls[-1] + 1]):
-        if any(holds(text, answer) for text in _texts_of(turn)):
+        if any(holds_answer(text, answer) for text in _texts_of(turn)):
             return Score(1.0, f"turn {place + 1} states the answer; no evidence held it yet")
-        if any(holds(passages(supporting(step)), answer) for step in turn):
+        if any(holds_answer(passages(supporting(step)), answer) for step in turn):
             break
     return Score(0.0)
 

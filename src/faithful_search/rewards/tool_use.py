@@ -10,12 +10,12 @@ from typing import Any, ClassVar, Literal, cast
 from ..errors import ConfigError
 from ..evidence import supporting
 from ..judges.lexical import claims, terms
-from ..text import holds, normalize
+from ..text import normalize
 from ..trajectory import Step, ToolCall, Trajectory
 from .base import Result, Reward, Score
 from .citation import Citation, step_validity
 from .citation_returned import is_report
-from .turns import answer_of, call_words, passages
+from .turns import answer_of, holds_answer, passages, written
 
 
 @dataclass(frozen=True)
@@ -115,13 +115,13 @@ class ToolUse(Reward):
         """The places of the steps whose evidence has words, unknown before, that later steps
         write.
         """
-        words_of_steps = [_words_written(step) for step in trajectory.steps]
+        words_of_steps = [terms("\n".join(written(step))) for step in trajectory.steps]
         later: list[set[str]] = [set()]  # for each step, all that the steps after it write
         for words in reversed(words_of_steps[1:]):
             later.insert(0, later[0] | words)
         known_words = terms(trajectory.question or "")
         answer = answer_of(trajectory)
-        answer_text, answer_words = normalize(answer, "pokee"), terms(answer)
+        answer_words = terms(answer)
         taken_up = set()
         for place, step in enumerate(trajectory.steps):
             known_words |= words_of_steps[place]  # the call's own words included
@@ -134,8 +134,8 @@ class ToolUse(Reward):
                 claimed = claims(text)
                 has_new_words = any(claimed[word].marked for word in new)
             # or the passages hold the final answer, whole, and it was not known before
-            answer_is_new = bool(answer_text) and not answer_words <= known_words
-            if has_new_words or (answer_is_new and holds(normalize(text, "pokee"), answer_text)):
+            answer_is_new = not answer_words <= known_words
+            if has_new_words or (answer_is_new and holds_answer(text, answer)):
                 taken_up.add(place)
         return taken_up
 
@@ -149,12 +149,6 @@ def _first_calls(steps: Sequence[Step], calls: Sequence[int]) -> set[int]:
         key = json.dumps([call.name, arguments], sort_keys=True, default=str)
         first.setdefault(key, place)
     return set(first.values())
-
-
-def _words_written(step: Step) -> set[str]:
-    """The words that say something in what the agent wrote in a step."""
-    texts = [step.think or "", step.answer or "", call_words(step.call) if step.call else ""]
-    return terms("\n".join(texts))
 
 
 def _simple(value: Any) -> Any:

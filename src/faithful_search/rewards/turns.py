@@ -9,6 +9,7 @@ from functools import lru_cache
 from .. import answer_forms, citations, dialects
 from ..errors import DialectError
 from ..evidence import own_words, supporting
+from ..text import holds, normalize
 from ..trajectory import Evidence, Step, ToolCall, Trajectory
 
 QUERIES = frozenset(("query", "queries", "query_list", "search_query", "question", "q"))
@@ -36,6 +37,22 @@ def short_answer(trajectory: Trajectory) -> str:
     what it says.
     """
     return answer_forms.said(answer_of(trajectory))
+
+
+def written(step: Step) -> list[str]:
+    """What the agent wrote in a step: its thought, its answer, and the words of its call."""
+    texts = [step.think or "", step.answer or "", call_words(step.call) if step.call else ""]
+    return [text for text in texts if text]
+
+
+def holds_answer(text: str, answer: str) -> bool:
+    """Whether a text holds the whole answer. Case and punctuation do not count.
+
+    Example:
+        >>> holds_answer("It is in Paris, France.", "paris"), holds_answer("Parisians", "Paris")
+        (True, False)
+    """
+    return holds(normalize(text, "pokee"), normalize(answer, "pokee"))
 
 
 def returned(turn: Turn) -> str:

@@ -178,6 +178,15 @@ class Toolbox:
         return list(self.tools)
 
     @property
+    def first_arguments(self) -> dict[str, str]:
+        """What each tool is mostly about: its first argument, by the tool's name."""
+        functions = [schema["function"] for schema in self.schemas]
+        return {
+            function["name"]: next(iter(function["parameters"]["properties"]))
+            for function in functions
+        }
+
+    @property
     def schemas(self) -> list[dict[str, Any]]:
         """The JSON schemas, as a chat template wants them."""
         return [schema_of(tool) for tool in self.tools.values()]

@@ -102,7 +102,7 @@ def write(
     first = telling(audit)
     return render(
         path,
-        "template.html",
+        "audit.html",
         audit=audit,
         title=Path(str(audit.settings.get("source", "trajectories"))).name,
         told=[(sentence, views.get(sentence.partition(":")[0])) for sentence in sentences(audit)],
