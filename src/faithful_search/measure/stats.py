@@ -5,6 +5,7 @@ on.
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from statistics import NormalDist
 from typing import Any
 
@@ -103,20 +104,73 @@ def mean_ci(
         return NOTHING
     n, mean = len(data), float(data.mean())
     # With only zeros or only ones Student's interval would have no width, but Wilson's has one
-    if bounds in (None, (0, 1)) and np.isin(data, (0.0, 1.0)).all():
-        z = NormalDist().inv_cdf(0.975)
-        middle = (mean + z * z / (2 * n)) / (1 + z * z / n)
-        half = z / (1 + z * z / n) * math.sqrt(mean * (1 - mean) / n + z * z / (4 * n * n))
-        # Exactly 0 and 1 at the ends, which rounding would miss by a little
-        low = 0.0 if mean == 0 else middle - half
-        high = 1.0 if mean == 1 else middle + half
+    if bounds in (None, (0, 1)) and are_shares(data):
+        low, high = wilson(mean, n)
         return Estimate(mean, low, high, n, math.sqrt(mean * (1 - mean) / n))
     if n == 1:
         return Estimate(mean, None, None, 1, None)
-    stderr = float(data.std(ddof=1)) / math.sqrt(n)
+    return _student(mean, float(data.std(ddof=1)) / math.sqrt(n), n, bounds)
+
+
+def are_shares(values: Floats) -> bool:
+    """Whether all values are 0 or 1, so that their mean is a share."""
+    return bool(np.isin(values, (0.0, 1.0)).all())
+
+
+def wilson(share: float, n: float) -> tuple[float, float]:
+    """Wilson's 95 % score interval of a share of `n` independent units (Wilson 1927)."""
+    z = NormalDist().inv_cdf(0.975)
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    # Exactly 0 and 1 at the ends, which rounding would miss by a little
+    return (0.0 if share == 0 else middle - half), (1.0 if share == 1 else middle + half)
+
+
+def _student(
+    value: float, stderr: float, n: int, bounds: tuple[float, float] | None = None
+) -> Estimate:
+    """`value ± t_{n-1} · stderr`, cut at the bounds."""
     half = t_quantile(0.975, n - 1) * stderr
     least, most = bounds or (-math.inf, math.inf)
-    return Estimate(mean, max(least, mean - half), min(most, mean + half), n, stderr)
+    return Estimate(value, max(least, value - half), min(most, value + half), n, stderr)
+
+
+def macro_mean(estimates: Sequence[Estimate]) -> Estimate:
+    """The mean of the values of several sets of questions, each set with the same weight.
+
+    ```
+    low  = mean - √(Σ (value_i - low_i)²) / k        high = mean + √(Σ (high_i - value_i)²) / k
+    ```
+
+    The interval is made of those of the k sets (MOVER: Zou and Donner 2008), which share no
+    question: it is for new questions of the same sets, not for other sets. The same is done with
+    paired differences of sets. n counts the questions of all sets. There is no value where a set
+    has none, since a mean over fewer sets is another quantity.
+
+    Example:
+        >>> print(macro_mean([mean_ci([1, 1, 1, 0]), mean_ci([0, 0, 1, 0])]))
+        0.500 [0.218, 0.782] (n=8)
+    """
+    n = sum(estimate.n for estimate in estimates)
+    values = [estimate.value for estimate in estimates if estimate.value is not None]
+    if not values or len(values) < len(estimates):
+        return msgspec.structs.replace(NOTHING, n=n)
+    sets = len(values)
+    mean = math.fsum(values) / sets
+    below = [e.value - e.low for e in estimates if e.value is not None and e.low is not None]
+    above = [e.high - e.value for e in estimates if e.value is not None and e.high is not None]
+    if min(len(below), len(above)) < sets:
+        return msgspec.structs.replace(NOTHING, n=n, value=mean)
+    errors = [estimate.stderr for estimate in estimates if estimate.stderr is not None]
+    return Estimate(
+        value=mean,
+        low=mean - math.hypot(*below) / sets,
+        high=mean + math.hypot(*above) / sets,
+        n=n,
+        stderr=math.hypot(*errors) / sets if len(errors) == sets else None,
+        not_applicable=sum(estimate.not_applicable for estimate in estimates),
+        abstained=sum(estimate.abstained for estimate in estimates),
+    )
 
 
 def question_means(
@@ -131,8 +185,47 @@ def question_means(
 
 
 def paired_difference(a: Mapping[Hashable, float], b: Mapping[Hashable, float]) -> Estimate:
-    """Mean of b - a over the questions that both have, with its paired bootstrap interval."""
-    return bootstrap([b[question] - a[question] for question in a if question in b])
+    """Mean of b - a over the questions that both have, with the interval of `difference_ci`.
+
+    Example:
+        >>> print(paired_difference({"q1": 0.2, "q2": 0.4}, {"q1": 0.5, "q2": 0.6}))
+        0.250 [-0.385, 0.885] (n=2)
+    """
+    return difference_ci([b[question] - a[question] for question in a if question in b])
+
+
+def difference_ci(differences: Sequence[float] | Floats, smallest: float | None = None) -> Estimate:
+    """The mean of paired differences, one for each question, with its 95 % interval.
+
+    ```
+    differences of shares:  Student's interval of the differences and of two more, 1 and -1
+    anything else:          mean ± t_{n-1} · s / √n
+    ```
+
+    Differences of zeros and ones are -1, 0 or 1. Often nearly all of them are 0, so that chance may
+    show too few of the others: two made-up ones correct that (Bonett and Price 2012). The mean is
+    that of the real ones.
+
+    Args:
+        differences: of shape (questions,).
+        smallest: the smallest difference between two shares that is not 0; the made-up ones have
+            this size. By default 1 if all differences are -1, 0 or 1, else they are not of shares.
+    """
+    data = _finite(differences)
+    n = len(data)
+    if not n:
+        return NOTHING
+    if smallest is None and np.isin(data, (-1.0, 0.0, 1.0)).all():
+        smallest = 1.0
+    mean = float(data.mean())
+    if smallest is not None:
+        more = np.append(data, (smallest, -smallest))
+        middle, error = float(more.mean()), float(more.std()) / math.sqrt(n + 2)
+        half = t_quantile(0.975, max(n - 1, 1)) * error
+        return Estimate(mean, max(-1.0, middle - half), min(1.0, middle + half), n, error)
+    if n == 1:
+        return Estimate(mean, None, None, 1, None)
+    return _student(mean, float(data.std(ddof=1)) / math.sqrt(n), n)
 
 
 def bootstrap(
@@ -162,10 +255,7 @@ def bootstrap(
         rows = np.column_stack([rows[:, 0], np.ones(len(rows))])
         statistic = _ratio
     if clusters is not None:
-        unit = numbered(clusters)
-        sums = np.zeros((unit.max() + 1, rows.shape[1]))
-        np.add.at(sums, unit, rows)
-        rows = sums
+        rows = sums_by_unit(rows, numbered(clusters))
     value = float(statistic(rows.sum(axis=0, keepdims=True))[0])
     # A draw is the number of times that each row was picked, so that all draws are one product
     blocks = (statistic(weights @ rows) for weights in resampled(len(rows), draws, seed))
@@ -219,14 +309,13 @@ def percentile_interval(value: float, blocks: Iterable[Floats], n: int) -> Estim
 
 
 def pooled_estimate(columns: Columns, function: Function, questions: Clusters) -> Estimate:
-    """The function of the sums over all rollouts, with its bootstrap interval. n counts the
-    questions of rollouts whose values are not all zeros.
+    """The function of the sums over all rollouts, with the interval of its jackknife over
+    questions. n counts the questions of rollouts whose values are not all zeros.
     """
     table = as_table(columns, list(columns), len(questions))
     used: NDArray[np.bool_] = np.any(table, axis=1)
-    estimate = bootstrap(
-        table[used], lambda sums: function(by_name(columns, sums)), numbered(questions)[used]
-    )
+    sums = sums_by_unit(table[used], numbered(questions)[used])
+    estimate = _jackknifed(sums, lambda sums: function(by_name(columns, sums)))
     return msgspec.structs.replace(estimate, not_applicable=int((~used).sum()))
 
 
@@ -238,15 +327,15 @@ def pooled_difference(
 ) -> Estimate:
     """The function of the second columns minus that of the first, over the questions of both sides.
 
-    The same resamples of questions are taken for both. n counts the shared questions with a value
-    other than zero on either side.
+    The jackknife leaves a question out of both. n counts the shared questions with a value other
+    than zero on either side.
     """
     first_questions, second_questions = questions_of_sides
     questions = [*first_questions, *second_questions]
     keys = list({**first, **second})
     left = as_table(first, keys, len(first_questions))
     right = as_table(second, keys, len(second_questions))
-    # Each side has columns of its own, so that one draw of questions sums both
+    # Each side has columns of its own, so that one sum over questions holds both
     table = np.block([[left, np.zeros_like(left)], [np.zeros_like(right), right]])
     with_values = {question for question, row in zip(questions, table, strict=True) if row.any()}
     shared = with_values.intersection(first_questions, second_questions)
@@ -256,7 +345,41 @@ def pooled_difference(
         before, after = np.split(sums, 2, axis=1)
         return function(by_name(keys, after)) - function(by_name(keys, before))
 
-    return bootstrap(table[places], change, [questions[place] for place in places])
+    units = numbered([questions[place] for place in places])
+    return _jackknifed(sums_by_unit(table[places], units), change)
+
+
+def _jackknifed(sums: Floats, statistic: Callable[[Floats], Floats]) -> Estimate:
+    """A statistic of the sums of all questions, (questions, k), with the interval of Student's t of
+    its pseudo-values. There is no interval where it rests on a single question.
+    """
+    n = len(sums)
+    if not n:
+        return NOTHING
+    value, pseudo_values = jackknife(sums, statistic)
+    if math.isnan(value):
+        return msgspec.structs.replace(NOTHING, n=n)
+    if n == 1 or np.isnan(pseudo_values).any():
+        return msgspec.structs.replace(NOTHING, n=n, value=value)
+    return _student(value, float(pseudo_values.std(ddof=1)) / math.sqrt(n), n)
+
+
+def jackknife(sums: Floats, statistic: Callable[[Floats], Floats]) -> tuple[float, Floats]:
+    """A statistic of the sums over n questions, (n, k), and its pseudo-values, (n,): n times the
+    statistic minus n - 1 times that without the question. Their deviation is that of a mean's
+    values (Tukey 1958).
+    """
+    n = len(sums)
+    total = sums.sum(axis=0, keepdims=True)
+    value = float(statistic(total)[0])
+    return value, n * value - (n - 1) * statistic(total - sums)
+
+
+def sums_by_unit(rows: Floats, unit: NDArray[np.int64]) -> Floats:
+    """The sums of the rows, (rows, k), of each unit, (units, k)."""
+    sums = np.zeros((unit.max(initial=-1) + 1, rows.shape[1]))
+    np.add.at(sums, unit, rows)
+    return sums
 
 
 def as_table(columns: Columns, keys: Sequence[Any], rows: int) -> Floats:
@@ -273,24 +396,44 @@ def by_name(keys: Iterable[Any], sums: Floats) -> dict[Any, Floats]:
     return dict(zip(keys, sums.T, strict=True))
 
 
-def t_quantile(p: float, df: int) -> float:
-    """The quantile of Student's t: exact for 1 and 2 degrees of freedom, else by an expansion in
-    1/df, which is right to 0.2 %.
-    """
+@lru_cache(maxsize=1024)
+def t_quantile(p: float, df: float) -> float:
+    """The quantile of Student's t, for p from 0.5 on and at least one degree of freedom."""
     # scipy would be larger than the rest of a core install
-    if df == 1:
-        return math.tan(math.pi * (p - 0.5))
-    if df == 2:
-        return (2 * p - 1) * math.sqrt(2 / (4 * p * (1 - p)))
-    z = NormalDist().inv_cdf(p)
-    terms = (
-        z,
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return sum(term / df**power for power, term in enumerate(terms))
+    low, high = 0.0, 1.0
+    while t_within(high, df) < 2 * p - 1:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        if t_within(middle, df) < 2 * p - 1:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def t_within(t: float, df: float) -> float:
+    """The probability that Student's t lies between -t and t, for at least one degree of freedom.
+
+    ```
+    P(|T| ≤ t) = 2 / B(1/2, df/2) · ∫ cos(x)^(df-1) dx,     x from 0 to arctan(t / √df)
+    ```
+
+    Example:
+        >>> round(t_within(2.776445, 4), 6)
+        0.95
+    """
+    nodes, weights = _legendre()
+    angle = math.atan2(t, math.sqrt(df))
+    integral = angle / 2 * float(weights @ np.cos(angle * (nodes + 1) / 2) ** (df - 1))
+    log_beta = math.lgamma(0.5) + math.lgamma(df / 2) - math.lgamma((df + 1) / 2)
+    return min(1.0, 2 * integral * math.exp(-log_beta))
+
+
+@lru_cache(maxsize=1)
+def _legendre() -> tuple[Floats, Floats]:
+    nodes, weights = np.polynomial.legendre.leggauss(96)
+    return nodes, weights
 
 
 def divided(above: Floats, below: Floats) -> Floats:
