@@ -20,28 +20,20 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tqdm.auto import tqdm
 
 from faithful_search.analysis.figures import bars, compare, lines
 from faithful_search.bundled import tiny_policy
-from faithful_search.measure.evaluation import POOLED, Evaluation
-from faithful_search.measure.stats import (
-    DRAWS,
-    Estimate,
-    Floats,
-    as_table,
-    by_name,
-    percentile_interval,
-    question_means,
-    resampled,
-)
+from faithful_search.measure.evaluation import Evaluation
+from faithful_search.measure.report import interval
+from faithful_search.measure.seeds import difference_over_seeds, over_seeds
+from faithful_search.measure.stats import Estimate
 from faithful_search.measure.writing import write_metrics
 
 RECIPES = Path(__file__).parent.parent / "recipes"
@@ -541,13 +533,17 @@ def summarise(study: Study, runs: list[Run], out: Path) -> None:
     }
     for reference in filter(found.get, study.references):
         tables[f"Paired differences to: {reference}"] = {
-            name: {metric: over_seeds(own, metric, found[reference]) for metric in study.metrics}
+            name: {
+                metric: difference_over_seeds(found[reference], own, metric)
+                for metric in study.metrics
+            }
             for name, own in found.items()
             if name not in ("cold start", reference)
         }
     write_metrics(out / "study.json", tables)
+    seeds = {name: len(own) for name, own in found.items()}
     text = "\n\n".join(
-        f"## {title}\n\n{markdown(table, study.metrics)}" for title, table in tables.items()
+        f"## {title}\n\n{markdown(table, study.metrics, seeds)}" for title, table in tables.items()
     )
     (out / "study.md").write_text(text + "\n", encoding="utf-8")
     for file, (settings, curves) in study.curves.items():
@@ -563,62 +559,15 @@ def summarise(study: Study, runs: list[Run], out: Path) -> None:
     print(text)
 
 
-def over_seeds(
-    runs: list[Evaluation], metric: str, reference: list[Evaluation] | None = None
-) -> Estimate:
-    """The mean over runs of a row, or of its difference to the reference's runs, with an interval
-    over both: questions are resampled, the same ones for all runs, and so are seeds. n counts the
-    runs.
-    """
-    value, drawn = _resampled_runs(runs, metric)
-    if reference is not None:
-        before, drawn_before = _resampled_runs(reference, metric)
-        value, drawn = value - before, drawn - drawn_before
-    return percentile_interval(value, [drawn], len(runs[0].questions))
-
-
-def _resampled_runs(runs: list[Evaluation], metric: str) -> tuple[float, Floats]:
-    values, draws = zip(*(_replicates(run, metric) for run in runs), strict=True)
-    picked = np.random.default_rng(len(runs)).integers(len(runs), size=(DRAWS, len(runs)))
-    return float(np.mean(values)), np.stack(draws)[picked, np.arange(DRAWS)[:, None]].mean(axis=1)
-
-
-def _replicates(run: Evaluation, metric: str) -> tuple[float, Floats]:
-    """A row's value, and its values on resampled questions: those of the same draw are the same in
-    every run.
-    """
-    if metric in POOLED:
-        summed, function = POOLED[metric]
-        columns = summed(run)
-        places = {question: place for place, question in enumerate(sorted(set(run.questions)))}
-        sums = np.zeros((len(places), len(columns)))
-        table = as_table(columns, list(columns), len(run.questions))
-        np.add.at(sums, [places[question] for question in run.questions], table)
-        return pooled_values(sums, lambda drawn: function(by_name(columns, drawn)))
-    means = question_means(run.questions, run.values[metric])
-    sums = np.array(
-        [[means.get(question, 0.0), question in means] for question in sorted(set(run.questions))]
-    )
-    return pooled_values(sums, lambda drawn: drawn[:, 0] / drawn[:, 1])
-
-
-def pooled_values(sums: Floats, function: Callable[[Floats], Floats]) -> tuple[float, Floats]:
-    """The function of all questions' sums, and of those of every resample."""
-    value = float(function(sums.sum(axis=0, keepdims=True))[0])
-    return value, np.concatenate([function(weights @ sums) for weights in resampled(len(sums))])
-
-
-def markdown(rows: dict[str, dict[str, Estimate]], metrics: Iterable[str]) -> str:
+def markdown(
+    rows: Mapping[str, Mapping[str, Estimate]], metrics: Iterable[str], seeds: Mapping[str, int]
+) -> str:
+    """A table of estimates with a row for each setting, which says how many seeds it has."""
     metrics = list(metrics)
-    lines = [f"| setting | {' | '.join(metrics)} | n |", "|---" * (len(metrics) + 2) + "|"]
+    lines = [f"| setting | seeds | {' | '.join(metrics)} |", "|---" * (len(metrics) + 2) + "|"]
     for setting, row in rows.items():
-        cells = [
-            f"{item.value:.3f} [{item.low:.3f}, {item.high:.3f}]"
-            if item.low is not None
-            else f"{item.value}"
-            for item in row.values()
-        ]
-        lines.append(f"| {setting} | {' | '.join(cells)} | {next(iter(row.values())).n} |")
+        cells = " | ".join(interval(row[metric]) for metric in metrics)
+        lines.append(f"| {setting} | {seeds[setting]} | {cells} |")
     return "\n".join(lines)
 
 

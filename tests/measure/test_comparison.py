@@ -109,7 +109,7 @@ def test_evaluations_of_runs_are_compared_or_one_is_named(tmp_path):
 def test_the_command_prints_a_table_and_links_reports(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, make in (("a", rollout), ("b", right), ("c", right)):
-        found = audited(tmp_path / name, [make(n) for n in range(6)])
+        found = audited(tmp_path / name, [make(n) for n in range(12)])
         page.write(
             tmp_path / name / "audit" / "report.html",
             found,
@@ -120,9 +120,9 @@ def test_the_command_prints_a_table_and_links_reports(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     assert "b/audit − a/audit" in done.output
     assert re.search(
-        r"better:\n +exact_match_unicode +\+0\.667 .*is the answer a gold", done.output
+        r"better:\n +exact_match_unicode +\+0\.750 .*is the answer a gold", done.output
     )
-    assert json.loads((tmp_path / "out" / "comparison.json").read_text())["shared"] == [6, 6]
+    assert json.loads((tmp_path / "out" / "comparison.json").read_text())["shared"] == [12, 12]
     text = (tmp_path / "out" / "comparison.html").read_text()
     assert '<a href="../b/audit/report.html#row-2">row 2</a>' in text
     assert "<script" not in text

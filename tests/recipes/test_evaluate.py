@@ -174,43 +174,17 @@ def test_what_cannot_be_evaluated_is_refused(flags, said, tmp_path):
         call("evaluate", *flags, f"--out={tmp_path}")
 
 
-# --- a study's intervals: over questions and over seeds; and what is shown of one that was stopped
+# --- what is shown of a study that was stopped
 
 QUESTIONS = [f"q{number}" for number in range(40)]
 
 
-def run(values, calls=None):
-    calls = calls or {"a": [1] * 40, "b": [1] * 40}
-    return Evaluation(
-        rows={}, questions=QUESTIONS, values={"exact_match": list(values)}, tool_calls=calls
-    )
+def run(values):
+    calls = {"a": [1] * 40, "b": [1] * 40}
+    return Evaluation({}, QUESTIONS, {"exact_match": list(values)}, calls)
 
 
-HALF, ALL, NONE = run([0.0, 1.0] * 20), run([1.0] * 40), run([0.0] * 40)
-
-
-def test_means_and_differences_are_over_seeds_and_questions():
-    found = study.over_seeds([ALL, NONE], "exact_match")
-    assert (found.value, found.low, found.high) == (
-        0.5,
-        0.0,
-        1.0,
-    )  # two seeds that differ this much say nothing
-    alike = study.over_seeds([HALF, HALF], "exact_match")
-    assert alike.value == 0.5
-    assert 0.3 < alike.low < 0.5 < alike.high < 0.7
-    assert (
-        study.over_seeds([run([None, 1.0] * 20)], "exact_match").value == 1.0
-    )  # what does not apply is left out
-    better = run([min(1.0, value + 0.25) for value in [0.0, 0.5] * 20])
-    found = study.over_seeds([better], "exact_match", [run([0.0, 0.5] * 20)])
-    assert (found.value, found.low, found.high) == pytest.approx(
-        (0.25, 0.25, 0.25)
-    )  # paired by question: no width
-    lone = run([1.0] * 40, {"a": [2] * 40, "b": [0] * 40})
-    assert study.over_seeds([lone], "tool_entropy", [ALL]).value == pytest.approx(
-        -1.0
-    )  # no mean: computed from sums
+HALF, NONE = run([0.0, 1.0] * 20), run([0.0] * 40)
 
 
 def test_a_stopped_study_is_shown_as_far_as_measured(tmp_path, monkeypatch):

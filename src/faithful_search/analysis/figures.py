@@ -128,7 +128,7 @@ def reward_curves(history: History, path: PathLike) -> Path:
 
 def tool_curves(history: History, path: PathLike) -> Path:
     """The share of calls to each tool, and below it the normalised entropy, over the steps
-    (Proof-of-Use, figure 4); with a single tool, how often it is called.
+    (Proof-of-Use, figure 1); with a single tool, how often it is called.
     """
     tools = [
         name for name in dict.fromkeys(chain.from_iterable(history)) if name.startswith(_RATIO)

@@ -31,7 +31,7 @@ class NLIJudge(Judge):
     Two kinds of models are told apart by their architecture. A sequence classifier reads the pair,
     and p is the softmax at its label `entailment` (or at `label`; a sigmoid where labels do not
     exclude each other). A seq2seq model reads `premise: … hypothesis: …` and writes 1 or 0 (TRUE,
-    Honovich et al. 2022, which VERITAS §4 uses for think-search); p = p(1) / (p(1) + p(0)) where
+    Honovich et al. 2022, which VERITAS §3.3 uses for think-search); p = p(1) / (p(1) + p(0)) where
     the two labels' tokens part.
 
     What stands only partly in each of two windows is missed. A hypothesis that takes more than half

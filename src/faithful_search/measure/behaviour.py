@@ -70,7 +70,7 @@ def tool_ratios(counts: Mapping[str, int], tools: Sequence[str]) -> dict[str, fl
 
 def tool_entropy(counts: Mapping[str, int], tools: Sequence[str]) -> float | None:
     """Normalised entropy `−Σ p_i log p_i / log K` over the K available tools, in [0, 1]
-    (Proof-of-Use, figure 4).
+    (Proof-of-Use, figure 1).
 
     `None` without any call, or with fewer than two tools.
     """

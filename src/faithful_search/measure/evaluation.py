@@ -86,8 +86,8 @@ up, and the function.
 
 
 def difference(before: Evaluation, after: Evaluation, metric: str) -> Estimate:
-    """`after - before`, over the questions of both: the mean of paired differences, or a paired
-    bootstrap for `POOLED` results.
+    """`after - before`, over the questions of both: the mean of paired differences, or for `POOLED`
+    results the difference of the two, by a paired jackknife.
     """
     if metric in POOLED:
         columns, function = POOLED[metric]

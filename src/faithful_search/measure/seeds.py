@@ -1,18 +1,22 @@
-"""What training runs with several seeds come to, with intervals that hold for new seeds and new
-questions.
+"""What training runs with several seeds come to, with intervals for new seeds and new questions.
+
+All runs answer the same Q questions, so that each value belongs to one of S runs and to one
+question: a crossed design with two random factors.
 
 ```
-h² = t_{S-1}² · max(0, s²(runs) / S - s²(rest) / (S Q))  +  (the half of the questions' interval)²
-     how far seeds are apart, beyond what chance within the questions explains
+A = s²(means of runs) / S           what differs between runs
+B = s²(means of questions) / Q      what differs between questions
+C = s²(rest) / (S Q)                what neither explains; it is a part of A and of B, too
+E = max(0, A - C)                   what seeds add
+
+half = the wider of  √( (t_{S-1} √E)² + (half of the questions' own interval)² )     (MOVER)
+                and  t_df √(B + E),   df = (B + E)² / (A²/(S-1) + B²/(Q-1) + C²/((S-1)(Q-1)))
 ```
 
-All runs answer the same Q questions, so that a value belongs to a seed and a question: a crossed
-design with two random factors. s²(runs) is the variance of the S runs' means, and s²(rest) what
-neither seeds nor questions explain. The questions' interval is that of the questions' means over
-runs: Wilson's for shares, with the number of independent values that their variance implies, else
-Student's t. Both parts are joined as in `stats.macro_mean`. docs/statistics.md has the coverage.
-
-A resampling of three seeds (the bootstrap) covers 0.74 instead of 0.95 where seeds differ.
+The questions' own interval is Wilson's for shares, with as many independent values as B implies,
+else Student's t of B. The first formula is short where seeds differ about as much as chance lets
+them, the second where they differ much. docs/statistics.md has the coverage of the wider one. A
+bootstrap of three seeds covers 0.74 where seeds differ.
 """
 
 import math
@@ -25,6 +29,7 @@ import numpy as np
 
 from ..errors import DataError
 from .evaluation import POOLED, Evaluation
+from .sets import macro_mean
 from .stats import (
     NOTHING,
     Estimate,
@@ -34,7 +39,6 @@ from .stats import (
     by_name,
     difference_ci,
     jackknife,
-    macro_mean,
     mean_ci,
     question_means,
     sums_by_unit,
@@ -59,6 +63,20 @@ class Crossed(NamedTuple):
     values: Floats
     n: int
     shares: bool
+
+
+class Spread(NamedTuple):
+    """How far the runs of one side are apart.
+
+    Attributes:
+        runs: their number.
+        between: the variance of their mean by the runs' means, A.
+        rest: the part of it that is chance within the runs, C.
+    """
+
+    runs: int
+    between: float
+    rest: float
 
 
 def over_seeds(runs: Sequence[Evaluation], metric: str) -> Estimate:
@@ -93,8 +111,8 @@ def difference_over_seeds(
     """The mean of a result over the later runs minus that over the earlier ones, paired by
     question.
 
-    Seeds of the two sides belong to different trainings, and are not paired. A side of one run, such
-    as a cold start, is taken as it is: the interval then is for this start. Raises `DataError`
+    Seeds of the two sides belong to different trainings, and are not paired. A side of one run,
+    such as a cold start, is taken as it is: the interval then is for this start. Raises `DataError`
     without a run.
     """
     questions = dict.fromkeys(chain.from_iterable(run.questions for run in (*before, *after)))
@@ -108,13 +126,11 @@ def mean_of_sets(tables: Sequence[Crossed]) -> Estimate:
     """The mean over runs and over sets of questions, each set with the same weight. The sets have
     the same runs, in the same order.
     """
-    sets = len(tables)
     means_of_runs = np.mean([table.values.mean(axis=1) for table in tables], axis=0)
-    rest = sum(_rest(table) for table in tables) / sets**2
-    questions = macro_mean([_over_questions(table) for table in tables])
-    seeds = [(_beyond_chance(means_of_runs, rest), len(means_of_runs))]
-    bounds = (0.0, 1.0) if all(table.shares for table in tables) else None
-    return _joined(questions, seeds, bounds)
+    rest = sum(_rest(table) for table in tables) / len(tables) ** 2
+    by_set = {str(place): _over_questions(table) for place, table in enumerate(tables)}
+    bounds = (0.0, 1.0) if all(table.shares for table in tables) else UNBOUNDED
+    return _widened(macro_mean(by_set), [_spread(means_of_runs, rest)], bounds)
 
 
 def difference_of_tables(first: Crossed, second: Crossed) -> Estimate:
@@ -122,12 +138,9 @@ def difference_of_tables(first: Crossed, second: Crossed) -> Estimate:
     change = second.values.mean(axis=0) - first.values.mean(axis=0)
     shares = first.shares and second.shares
     smallest = 1 / min(len(first.values), len(second.values)) if shares else None
-    seeds = []
-    for table in (first, second):
-        means_of_runs = table.values.mean(axis=1)
-        seeds.append((_beyond_chance(means_of_runs, _rest(table)), len(means_of_runs)))
     paired = difference_ci(change, smallest)
-    estimate = _joined(paired, seeds, (-1.0, 1.0) if shares else None)
+    sides = [_spread(table.values.mean(axis=1), _rest(table)) for table in (first, second)]
+    estimate = _widened(paired, sides, (-1.0, 1.0) if shares else UNBOUNDED)
     return msgspec.structs.replace(estimate, n=min(first.n, second.n))
 
 
@@ -200,14 +213,10 @@ def _rest(table: Crossed) -> float:
     return float((rest**2).sum()) / ((runs - 1) * (questions - 1)) / (runs * questions)
 
 
-def _beyond_chance(means_of_runs: Floats, rest: float) -> float:
-    """The variance of the mean that comes from seeds, beyond what chance within the questions
-    gives.
-    """
+def _spread(means_of_runs: Floats, rest: float) -> Spread:
     runs = len(means_of_runs)
-    if runs < 2:
-        return 0.0
-    return max(0.0, float(means_of_runs.var(ddof=1)) / runs - rest)
+    variance = float(means_of_runs.var(ddof=1)) / runs if runs > 1 else 0.0
+    return Spread(runs, variance, rest)
 
 
 def _over_questions(table: Crossed) -> Estimate:
@@ -226,27 +235,30 @@ def _over_questions(table: Crossed) -> Estimate:
     return Estimate(mean, low, high, table.n, math.sqrt(mean * (1 - mean) / independent))
 
 
-def _joined(
-    questions: Estimate,
-    seeds: Sequence[tuple[float, int]],
-    bounds: tuple[float, float] | None,
-) -> Estimate:
-    """An interval over questions, widened by what seeds add. `seeds` are, for each side, the
-    variance of the mean that comes from them, and their number.
-    """
+def _widened(questions: Estimate, sides: Sequence[Spread], bounds: tuple[float, float]) -> Estimate:
+    """An interval over questions, widened by what the seeds of each side add."""
     value, low, high, stderr = questions.value, questions.low, questions.high, questions.stderr
     if value is None or low is None or high is None or stderr is None:
         return questions
-    variance = sum(of_side for of_side, _ in seeds)
-    half = 0.0
-    if variance > 0:
-        # Welch's degrees of freedom: those of one side, if only one has several runs
-        uncertainty = sum(of_side**2 / (runs - 1) for of_side, runs in seeds if runs > 1)
-        half = t_quantile(0.975, variance**2 / uncertainty) * math.sqrt(variance)
-    least, most = bounds or UNBOUNDED
+    several = [side for side in sides if side.runs > 1]
+    between = sum(side.between for side in several)
+    added = between - sum(side.rest for side in several)
+    if added <= 0:
+        return questions
+    # Welch's degrees of freedom; those of a single side are its runs less one
+    freedom = between**2 / sum(side.between**2 / (side.runs - 1) for side in several)
+    of_seeds = t_quantile(0.975, freedom) * math.sqrt(added)
+    variance = stderr**2 + added
+    uncertainty = stderr**4 / max(questions.n - 1, 1)
+    for side in several:
+        uncertainty += side.between**2 / (side.runs - 1)
+        uncertainty += side.rest**2 / ((side.runs - 1) * max(questions.n - 1, 1))
+    freedom = max(1.0, variance**2 / uncertainty)
+    at_least = t_quantile(0.975, freedom) * math.sqrt(variance)
+    least, most = bounds
     return msgspec.structs.replace(
         questions,
-        low=max(least, value - math.hypot(value - low, half)),
-        high=min(most, value + math.hypot(high - value, half)),
-        stderr=math.sqrt(stderr**2 + variance),
+        low=max(least, value - max(math.hypot(value - low, of_seeds), at_least)),
+        high=min(most, value + max(math.hypot(high - value, of_seeds), at_least)),
+        stderr=math.sqrt(variance),
     )

@@ -135,44 +135,6 @@ def _student(
     return Estimate(value, max(least, value - half), min(most, value + half), n, stderr)
 
 
-def macro_mean(estimates: Sequence[Estimate]) -> Estimate:
-    """The mean of the values of several sets of questions, each set with the same weight.
-
-    ```
-    low  = mean - √(Σ (value_i - low_i)²) / k        high = mean + √(Σ (high_i - value_i)²) / k
-    ```
-
-    The interval is made of those of the k sets (MOVER: Zou and Donner 2008), which share no
-    question: it is for new questions of the same sets, not for other sets. The same is done with
-    paired differences of sets. n counts the questions of all sets. There is no value where a set
-    has none, since a mean over fewer sets is another quantity.
-
-    Example:
-        >>> print(macro_mean([mean_ci([1, 1, 1, 0]), mean_ci([0, 0, 1, 0])]))
-        0.500 [0.218, 0.782] (n=8)
-    """
-    n = sum(estimate.n for estimate in estimates)
-    values = [estimate.value for estimate in estimates if estimate.value is not None]
-    if not values or len(values) < len(estimates):
-        return msgspec.structs.replace(NOTHING, n=n)
-    sets = len(values)
-    mean = math.fsum(values) / sets
-    below = [e.value - e.low for e in estimates if e.value is not None and e.low is not None]
-    above = [e.high - e.value for e in estimates if e.value is not None and e.high is not None]
-    if min(len(below), len(above)) < sets:
-        return msgspec.structs.replace(NOTHING, n=n, value=mean)
-    errors = [estimate.stderr for estimate in estimates if estimate.stderr is not None]
-    return Estimate(
-        value=mean,
-        low=mean - math.hypot(*below) / sets,
-        high=mean + math.hypot(*above) / sets,
-        n=n,
-        stderr=math.hypot(*errors) / sets if len(errors) == sets else None,
-        not_applicable=sum(estimate.not_applicable for estimate in estimates),
-        abstained=sum(estimate.abstained for estimate in estimates),
-    )
-
-
 def question_means(
     questions: Sequence[Hashable], values: Sequence[float | None]
 ) -> dict[Hashable, float]:
@@ -398,7 +360,9 @@ def by_name(keys: Iterable[Any], sums: Floats) -> dict[Any, Floats]:
 
 @lru_cache(maxsize=1024)
 def t_quantile(p: float, df: float) -> float:
-    """The quantile of Student's t, for p from 0.5 on and at least one degree of freedom."""
+    """The quantile of Student's t, for at least one degree of freedom."""
+    if p < 0.5:
+        return -t_quantile(1 - p, df)
     # scipy would be larger than the rest of a core install
     low, high = 0.0, 1.0
     while t_within(high, df) < 2 * p - 1:

@@ -33,8 +33,8 @@ class InfoThink(JudgedReward):
     Args:
         judge: is asked about the pairs; by default words are compared.
         soft: average the judge's p instead of its labels.
-        unthinking: whether acting on a response without a thought is such a pair; `False` skips it,
-            as the paper does.
+        unthinking: whether acting on a response without a thought is such a pair; `False` skips
+            it. The paper does not say what it does there.
 
     How to hack it: repeat the evidence word for word and reason about nothing.
     """

@@ -1,13 +1,13 @@
 """How often the printed 95 % intervals hold the truth, in simulations where it is known.
 
 ```
-python scripts/coverage.py --out outputs/coverage       # the table of docs/statistics.md; some minutes
-python scripts/coverage.py --repeats 300 --only "mean over seeds"
+python scripts/interval_coverage.py --out outputs/coverage    # the table of docs/statistics.md
+python scripts/interval_coverage.py --repeats 300 --only "mean over seeds"
 ```
 
 A seed moves the level of all its answers, a question has a difficulty that all runs share, and the
-rest is chance. Coverage is the share of the repeats whose interval holds the mean over all seeds and
-all questions. With 2,000 repeats it is right to ± 0.01.
+rest is chance. Coverage is the share of the repeats whose interval holds the mean over all seeds
+and all questions. With 2,000 repeats it is right to ± 0.01.
 """
 
 import argparse
@@ -29,12 +29,12 @@ from faithful_search.measure.seeds import (
     difference_of_tables,
     mean_of_sets,
 )
+from faithful_search.measure.sets import macro_mean
 from faithful_search.measure.stats import (
     DRAWS,
     Estimate,
     Floats,
     difference_ci,
-    macro_mean,
     mean_ci,
     percentile_interval,
     pooled_difference,
@@ -135,12 +135,16 @@ def paired_difference(rng: Rng, setting: Setting) -> Estimate:
 
 def mean_over_sets(rng: Rng, setting: Setting) -> Estimate:
     values = both_sides(rng, setting)[0][0]
-    return macro_mean([mean_ci(part) for part in np.array_split(values, SETS)])
+    return over_sets([mean_ci(part) for part in np.array_split(values, SETS)])
 
 
 def difference_over_sets(rng: Rng, setting: Setting) -> Estimate:
     first, second = both_sides(rng, setting)
-    return macro_mean([difference_ci(part) for part in np.array_split(second[0] - first[0], SETS)])
+    return over_sets([difference_ci(part) for part in np.array_split(second[0] - first[0], SETS)])
+
+
+def over_sets(estimates: list[Estimate]) -> Estimate:
+    return macro_mean({str(place): estimate for place, estimate in enumerate(estimates)})
 
 
 def mean_over_seeds(rng: Rng, setting: Setting) -> Estimate:
@@ -334,10 +338,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder for coverage.json")
     args = parser.parse_args()
     chosen = [setting for setting in settings() if setting.interval in args.only]
-    print(
-        "| interval | seeds | they differ by | values | level | later | questions | coverage | width |"
-    )
-    print("|---" * 9 + "|")
+    columns = "interval | seeds | they differ by | values | level | later | questions"
+    print(f"| {columns} | coverage | width |\n{'|---' * 9}|")
     results = {}
     for setting in tqdm(chosen, disable=None):
         share, width = coverage(setting, args.repeats, args.seed)

@@ -1,0 +1,154 @@
+"""Means over training seeds: intervals by hand, and how often they hold the truth."""
+
+import math
+
+import interval_coverage as simulated
+import numpy as np
+import pytest
+
+from faithful_search.errors import DataError
+from faithful_search.measure.evaluation import Evaluation
+from faithful_search.measure.seeds import (
+    Crossed,
+    difference_over_seeds,
+    macro_over_seeds,
+    mean_of_sets,
+    over_seeds,
+)
+from faithful_search.measure.sets import macro_mean
+from faithful_search.measure.stats import difference_ci, mean_ci, t_quantile, t_within
+
+QUESTIONS = [f"q{number}" for number in range(40)]
+
+
+def run(values, calls=None):
+    calls = calls or {"a": [1] * len(values), "b": [1] * len(values)}
+    return Evaluation({}, QUESTIONS[: len(values)], {"em": list(values)}, calls)
+
+
+ALL, NONE, HALF = run([1.0] * 40), run([0.0] * 40), run([0.0, 1.0] * 20)
+
+
+def test_one_run_has_the_interval_of_its_questions():
+    estimate = over_seeds([HALF], "em")
+    of_questions = mean_ci(HALF.values["em"])
+    assert [estimate.low, estimate.high] == pytest.approx([of_questions.low, of_questions.high])
+
+
+def test_runs_that_agree_have_the_interval_of_their_questions():
+    """The same answers in every run: three runs know no more than one."""
+    estimate = over_seeds([HALF] * 3, "em")
+    of_questions = mean_ci(HALF.values["em"])
+    assert [estimate.low, estimate.high] == pytest.approx([of_questions.low, of_questions.high])
+
+
+def test_three_runs_that_differ_have_students_interval():
+    """0.1, 0.2 and 0.6 on all questions alike: s = 0.2646, t = 4.303, so 0.3 ± 0.657."""
+    runs = [run([value] * 40) for value in (0.1, 0.2, 0.6)]
+    estimate = over_seeds(runs, "em")
+    half = 4.303 * 0.26458 / math.sqrt(3)
+    assert [estimate.low, estimate.high] == pytest.approx([0.3 - half, 0.3 + half], abs=1e-3)
+
+
+def test_an_interval_of_shares_ends_at_0_and_1():
+    estimate = over_seeds([ALL, NONE], "em")
+    assert (estimate.value, estimate.low, estimate.high) == (0.5, 0.0, 1.0)
+
+
+def test_a_value_that_is_not_there_is_left_out():
+    estimate = over_seeds([run([None, 1.0] * 20)] * 2, "em")
+    assert (estimate.value, estimate.n) == (1.0, 20)
+
+
+def test_a_run_without_a_value_leaves_no_mean():
+    assert over_seeds([ALL, run([None] * 40)], "em").value is None
+
+
+def test_what_is_pooled_is_computed_for_each_run_from_its_sums():
+    lone = run([1.0] * 40, {"a": [2] * 40, "b": [0] * 40})
+    assert over_seeds([lone, ALL], "tool_entropy").value == pytest.approx(0.5)
+    assert difference_over_seeds([ALL], [lone], "tool_entropy").value == pytest.approx(-1.0)
+
+
+def test_a_difference_is_paired_by_question():
+    before, after = [0.0, 0.5] * 20, [0.25, 0.75] * 20
+    change = difference_over_seeds([run(before)], [run(after)], "em")
+    assert (change.value, change.low, change.high) == pytest.approx((0.25, 0.25, 0.25))
+
+
+def test_a_cold_start_of_one_run_adds_nothing_for_its_seed():
+    runs = [run([value] * 40) for value in (0.1, 0.2, 0.6)]
+    mean = over_seeds(runs, "em")
+    change = difference_over_seeds([run([0.05] * 40)], runs, "em")
+    assert change.high - change.low == pytest.approx(mean.high - mean.low)
+
+
+def test_the_macro_mean_of_a_run_is_that_of_its_sets():
+    sets = {"first": HALF, "second": run([1.0, 1.0, 0.0] * 10)}
+    by_hand = macro_mean({name: mean_ci(of_set.values["em"]) for name, of_set in sets.items()})
+    estimate = macro_over_seeds([[of_set] for of_set in sets.values()], "em")
+    assert [estimate.value, estimate.low, estimate.high] == pytest.approx(
+        [by_hand.value, by_hand.low, by_hand.high]
+    )
+
+
+@pytest.mark.parametrize("runs", [[], [[HALF], [HALF, ALL]]])
+def test_sets_of_different_runs_are_refused(runs):
+    with pytest.raises(DataError, match="different numbers of runs"):
+        macro_over_seeds(runs, "em")
+
+
+def test_made_up_pairs_widen_a_difference_of_shares():
+    """Nothing differs on 58 questions; with two made-up ones s² = 2/60, so ± 2.002·√(2/60/60)."""
+    change = difference_ci([0.0] * 58)
+    assert change.high == pytest.approx(2.0025 * math.sqrt(2 / 60 / 60), rel=1e-3)
+    assert change.low == -change.high
+
+
+@pytest.mark.parametrize(
+    ("freedom", "t"), [(1, 12.7062), (2, 4.3027), (3, 3.1824), (30, 2.0423), (600, 1.9639)]
+)
+def test_students_quantile_is_that_of_tables(freedom, t):
+    assert t_quantile(0.975, freedom) == pytest.approx(t, abs=1e-4)
+    assert t_within(t, freedom) == pytest.approx(0.95, abs=1e-5)
+
+
+def test_the_quantile_takes_a_fraction_of_a_degree():
+    assert t_quantile(0.975, 3) < t_quantile(0.975, 2.5) < t_quantile(0.975, 2)
+
+
+# --- coverage: a part of docs/statistics.md, at fixed seeds
+
+DIFFER = {"level": 0.37, "later": 0.37, "deviation": 0.27}
+CLOSE = {"level": 0.6, "later": 0.6, "deviation": 0.04}
+SIMULATED = [
+    simulated.Setting("mean over questions", 60),
+    simulated.Setting("paired difference", 60, 0.5, 0.6),
+    simulated.Setting("paired difference", 60, 0.5, 0.6, binary=False),
+    simulated.Setting("macro mean over sets", 60),
+    simulated.Setting("tool entropy", 200, 0.7),
+    simulated.Setting("mean over seeds", 60, seeds=3, **DIFFER),
+    simulated.Setting("mean over seeds", 200, seeds=3, binary=False, **CLOSE),
+    simulated.Setting("mean over seeds", 60, seeds=3),
+    simulated.Setting("mean over seeds", 60, seeds=8, **DIFFER),
+    simulated.Setting("difference over seeds", 60, seeds=3, **DIFFER),
+    simulated.Setting("difference over seeds", 60, seeds=3, **CLOSE),
+]
+
+
+@pytest.mark.parametrize("setting", SIMULATED, ids=str)
+def test_intervals_hold_the_truth_as_often_as_they_say(setting):
+    share, _ = simulated.coverage(setting, repeats=500)
+    assert 0.92 <= share <= 0.98
+
+
+def test_a_bootstrap_of_three_seeds_does_not():
+    setting = simulated.Setting("bootstrap over seeds (not printed)", 60, seeds=3, **DIFFER)
+    assert simulated.coverage(setting, repeats=60)[0] < 0.9
+
+
+def test_runs_that_agree_by_chance_are_no_narrower_than_their_questions():
+    values = np.array([[0.2, 0.9, 0.4, 0.6], [0.9, 0.2, 0.6, 0.4]])
+    together = mean_of_sets([Crossed(values, 4, shares=False)])
+    alone = mean_ci(values.mean(axis=0), bounds=(-math.inf, math.inf))
+    assert together.high - together.low == pytest.approx(alone.high - alone.low)
