@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import DataError
 from .evaluation import POOLED, Evaluation
@@ -169,7 +170,7 @@ def crossed(
 
 class _Row(NamedTuple):
     values: Floats
-    with_value: np.ndarray
+    with_value: NDArray[np.bool_]
     shares: bool
 
 
@@ -188,13 +189,14 @@ def _by_question(run: Evaluation, metric: str, questions: Sequence[str]) -> _Row
         value, pseudo_values = jackknife(sums, lambda drawn: function(by_name(columns, drawn)))
         if math.isnan(value) or np.isnan(pseudo_values).any():
             return None
+        with_value: NDArray[np.bool_] = np.any(sums, axis=1)
         # The mean of pseudo-values differs a little from the value
-        return _Row(pseudo_values + value - pseudo_values.mean(), sums.any(axis=1), shares=False)
+        return _Row(pseudo_values + value - pseudo_values.mean(), with_value, shares=False)
     column = run.values.get(metric, [])
     means = question_means(run.questions, column) if column else {}
     if not means:
         return None
-    with_value = np.array([question in means for question in questions])
+    with_value = np.array([question in means for question in questions], dtype=np.bool_)
     values = np.array([means.get(question, 0.0) for question in questions])
     mean = values.sum() / with_value.sum()
     # A question without a value moves the mean nowhere, and the others so much the more
