@@ -6,7 +6,7 @@ texts, their prompts, and the ways in which their environments write passages. I
 from itertools import pairwise
 
 import pytest
-from dialect_texts import essence, kinds
+from dialect_texts import EVERY, essence, kinds
 from hypothesis import given, strategies as st
 
 from faithful_search.dialects import load
@@ -345,16 +345,33 @@ def test_any_answer_survives_writing(answer: str) -> None:
 # Search-R1 with tools
 
 
+def searching(**flags: object) -> EnvironmentArguments:
+    return EnvironmentArguments(**{"dialect": "search_r1", "triples": "none", **flags})
+
+
 @pytest.mark.parametrize(
-    ("wrong", "advice"),
+    ("wrong", "said"),
     [
-        ({"triples": "world"}, "leave out --triples"),
-        ({"corpus": "none"}, "give --corpus"),
-        ({"negative_tool": True}, "leave out --negative_tool"),
-        ({"corpus": "none", "browse": "fetch"}, "give --corpus and leave out --browse"),
+        ({"triples": "world"}, "of --corpus, --triples give one, and set the others to 'none'"),
+        ({"negative_tool": True}, "of --corpus, --negative_tool give one"),
+        ({"web_search": "ddgs"}, "of --web_search, --corpus give one"),
+        ({"corpus": "none"}, "no tools: give --corpus"),
+        ({"corpus": "none", "browse": "fetch"}, "a search, and browse takes no query"),
     ],
 )
-def test_more_tools_than_it_can_call_are_refused(wrong: dict[str, object], advice: str) -> None:
-    said = f"'search_r1' has one tool, search in a corpus: {advice}$"
+def test_what_is_not_one_search_is_refused(wrong: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        EnvironmentArguments(**{"dialect": "search_r1", "triples": "none", **wrong}).toolbox()
+        searching(**wrong).toolbox()
+
+
+@pytest.mark.parametrize("flags", [{"web_search": "ddgs"}, {"tools": "web_search=ddgs"}])
+@pytest.mark.parametrize("name", [name for name in EVERY if load(name).search_tool])
+def test_the_one_search_may_be_of_the_web(name: str, flags: dict[str, str]) -> None:
+    with searching(dialect=name, corpus="none", **flags).toolbox() as toolbox:
+        assert toolbox.names == [load(name).search_tool]
+
+
+@pytest.mark.parametrize("name", ["r1", "openai"])
+def test_some_dialects_need_no_tool(name: str) -> None:
+    with searching(dialect=name, corpus="none").toolbox() as toolbox:
+        assert toolbox.names == []

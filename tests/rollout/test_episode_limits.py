@@ -163,7 +163,7 @@ def test_every_dialect_with_an_answer_tag_can_be_forced(name):
     same(again(t), t)
     assert decode(engine.generator.seen[2]).endswith("<answer>")
     assert t.steps[1].note == (
-        "" if name in ("search_r1", "research", "self_eval", "auto_refine") else LAST_CALL
+        "" if name in ("r1", "search_r1", "research", "self_eval", "auto_refine") else LAST_CALL
     )
 
 

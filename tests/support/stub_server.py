@@ -6,7 +6,8 @@
         server.calls, server.busiest          # how many requests came, and how many at once at most
 
 The label is `label(messages)`: by default 1 when the user's message contains "yes-please", else 0;
-a dictionary is the whole message, for tool calls. `requests` are the bodies. The modes are
+a dictionary is the whole message, for tool calls; its `finish_reason`, if it has one, is told
+beside it. `requests` are the bodies. The modes are
 `faulty_server`'s and
 
 | mode | what a request gets |
@@ -110,8 +111,9 @@ _BODIES: dict[str, Any] = {
 
 def _completion(stub: StubServer, body: dict[str, Any], logprobs: bool) -> dict[str, Any]:
     said = stub.label(body["messages"])
-    message = said if isinstance(said, dict) else {"role": "assistant", "content": said}
-    choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": "stop"}
+    message = dict(said) if isinstance(said, dict) else {"role": "assistant", "content": said}
+    reason = message.pop("finish_reason", "stop")
+    choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": reason}
     if logprobs and body.get("logprobs"):
         chances = {said: stub.p, "0" if said == "1" else "1": max(1.0 - stub.p, 1e-9)}
         top = [{"token": token, "logprob": math.log(p)} for token, p in chances.items()]

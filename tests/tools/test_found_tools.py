@@ -175,5 +175,5 @@ def test_a_source_is_refused_where_none_is_taken(tmp_path):
 
 def test_a_dialect_that_only_searches_takes_no_further_tool(glossary):
     script = EnvironmentArguments(dialect="search_r1", triples="none", tools=str(glossary))
-    with pytest.raises(ConfigError, match="has one tool, search in a corpus: leave out --tools"):
+    with pytest.raises(ConfigError, match="has one tool, a search: of --corpus, --tools give one"):
         script.toolbox()

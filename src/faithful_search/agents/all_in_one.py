@@ -6,8 +6,8 @@ to every tool that takes one, in parallel, and the model reads what all of them 
 
 from typing import Any
 
+from ..tools.toolbox import searches
 from ..trajectory import ToolCall
-from .base import searches
 from .react import React
 
 _ACTION = "search"
@@ -18,7 +18,9 @@ class AllInOne(React):
         sources = ", ".join(searches(self.toolbox))
         return f"{_ACTION}: look the words of the input up in all sources at once ({sources})."
 
-    def calls(self, action: str, arguments: Any) -> list[ToolCall]:
-        if action.strip().lower() != _ACTION:
-            return [ToolCall(action, arguments)]  # the toolbox says that there is no such tool
-        return [ToolCall(name, arguments) for name in searches(self.toolbox)]
+    def calls(self, action: str, arguments: dict[str, Any]) -> list[ToolCall]:
+        sources = searches(self.toolbox)
+        # A model that names one of the sources means to search, too.
+        if action.strip().lower() not in (_ACTION, *sources):
+            return []
+        return [ToolCall(name, arguments) for name in sources]

@@ -4,7 +4,7 @@ called here, and an `Attempt` writes down what was done.
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,7 +19,7 @@ from ..rollout.episode import OnEnd, OnStep, copies, sample_number
 from ..rollout.served import FAILED
 from ..tasks import Task
 from ..tools.base import Observation
-from ..tools.toolbox import Session, Toolbox
+from ..tools.toolbox import Session, Toolbox, searches
 from ..trajectory import Step, ToolCall, Trajectory
 from ..wire.background import map_concurrently
 from ..wire.llm import Messages, Unanswered
@@ -136,22 +136,17 @@ class Attempt:
             think: the thought before them.
             note: the response, where there is no call to run.
         """
-        observations = []
-        pending = [self._agent.toolbox.call(call, self._session) for call in calls]
-        for number, (call, observation) in enumerate(
-            zip(calls, await asyncio.gather(*pending), strict=True)
-        ):
-            self.used.calls += 1
-            observations.append(observation)
-            self._take(
-                Step(
-                    think=None if number else think,
-                    call=call,
-                    evidence=observation.evidence,
-                    note=observation.note,
-                    same_turn=number > 0,
-                )
+        observations = await self._agent.toolbox.call_together(calls, self._session)
+        self.used.calls += len(calls)
+        for number, (call, observation) in enumerate(zip(calls, observations, strict=True)):
+            step = Step(
+                think=None if number else think,
+                call=call,
+                evidence=observation.evidence,
+                note=observation.note,
+                same_turn=number > 0,
             )
+            self._take(step)
         if not calls:
             self._take(Step(think=think, note=note))
         return observations
@@ -293,18 +288,3 @@ class ChatAgent(ABC):
             "total_tokens": self.settings.total_tokens,
         }
         return {"agent": self.name, "model": self.model.name, "limits": limits}
-
-
-def searches(toolbox: Toolbox) -> list[str]:
-    """The tools that can be called with a query alone, in the toolbox's order."""
-    return [
-        schema["function"]["name"]
-        for schema in toolbox.schemas
-        if _takes_a_query(schema["function"]["parameters"])
-    ]
-
-
-def _takes_a_query(parameters: Mapping[str, Any]) -> bool:
-    """Whether a query is what the tool is about, and it needs nothing else."""
-    first = next(iter(parameters["properties"]), None)
-    return first == "query" and set(parameters.get("required", ())) <= {"query"}

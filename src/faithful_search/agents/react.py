@@ -5,6 +5,8 @@ names. `all_in_one` and `routing` are of this kind.
 from abc import abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
+from .. import loose_json
+from ..errors import DataError
 from ..formats import react
 from ..formats.messages import hands_in
 from ..trajectory import ToolCall
@@ -15,7 +17,7 @@ from .replies import answer_of, thought_of
 
 _STOP = ("Observation:",)
 _UNREADABLE = (
-    "There is no action in this. Write a line `Action:` and a line `Action Input:`, or a line "
+    "This is no action. Write a line `Action:` and a line `Action Input:`, or a line "
     "`Final Answer:`."
 )
 
@@ -25,7 +27,7 @@ class Turn(NamedTuple):
 
     think: str | None
     action: str | None = None
-    arguments: Any = None
+    arguments: dict[str, Any] | None = None
     answer: str | None = None
 
 
@@ -39,8 +41,8 @@ class React(ChatAgent):
         """The actions as the prompt lists them, one a line."""
 
     @abstractmethod
-    def calls(self, action: str, arguments: Any) -> list[ToolCall]:
-        """The calls that an action means."""
+    def calls(self, action: str, arguments: dict[str, Any]) -> list[ToolCall]:
+        """The calls that an action means; none where there is no such action."""
 
     async def attempt(self, episode: Attempt) -> None:
         prompt = filled(
@@ -57,13 +59,10 @@ class React(ChatAgent):
                 episode.answer(turn.think, turn.answer, reply)
                 return
             messages.append({"role": "assistant", "content": reply.text})
-            if turn.action is None:
-                await episode.call(turn.think, [], note=_UNREADABLE)
-                observation = _UNREADABLE
-            else:
-                returned = await episode.call(turn.think, self.calls(turn.action, turn.arguments))
-                observation = episode.shown(returned)
-            said = f"Observation: {observation}"
+            calls = self.calls(turn.action, turn.arguments or {}) if turn.action else []
+            note = "" if calls else f"{_UNREADABLE} There are:\n{self.actions()}"
+            returned = await episode.call(turn.think, calls, note)
+            said = f"Observation: {episode.shown(returned) if calls else note}"
             if number == self.turns:
                 said = f"{said}\n\n{filled('react_last')}"
             messages.append({"role": "user", "content": said})
@@ -96,5 +95,17 @@ def turn_of(reply: str) -> Turn:
         [call] = message["tool_calls"]
         if hands_in(call["name"]):
             return Turn(think, answer=answer_of(call["arguments"]["answer"]))
-        return Turn(think, call["name"], call["arguments"])
+        arguments = _arguments_of(call["arguments"])
+        return Turn(think) if arguments is None else Turn(think, call["name"], arguments)
     return Turn("\n".join(thoughts) or None)
+
+
+def _arguments_of(written: Any) -> dict[str, Any] | None:
+    """The arguments of an action; `None` for JSON that cannot be read."""
+    if not isinstance(written, str):
+        return dict(written)
+    try:
+        value = loose_json.decode(written)
+    except DataError:
+        return None
+    return value if isinstance(value, dict) else None

@@ -17,5 +17,5 @@ class Routing(React):
             lines.append(f"{function['name']}: {function['description']} Takes {arguments}.")
         return "\n".join(lines)
 
-    def calls(self, action: str, arguments: Any) -> list[ToolCall]:
+    def calls(self, action: str, arguments: dict[str, Any]) -> list[ToolCall]:
         return [ToolCall(action, arguments)]

@@ -70,6 +70,7 @@ class Dialect(ABC):
 
     # The tools
     search_tool: ClassVar[str | None] = None  # the name of every call, where agents only search
+    needs_tools: ClassVar[bool] = True  # its prompt is written for an agent that has a tool
     # What agents call our tools, by our name, where the two differ.
     tool_names: ClassVar[Mapping[str, str]] = {}
 

@@ -56,6 +56,7 @@ class OpenAI(ToolCalls):
     stop = ("</tool_call>",)
     grammar = BARE
     answer_opening = None
+    needs_tools = False
     asks_for_thoughts = False
     parallel_calls = True
     may_open_in_prompt = True

@@ -8,6 +8,7 @@ from ..flags import flag, knob
 from ..tools import Toolbox
 from ..tools.arguments import ToolArguments
 from ..tools.base import Condenser
+from ..tools.toolbox import searches
 from .episode import Limits
 
 
@@ -27,20 +28,31 @@ class EnvironmentArguments(ToolArguments):
     def toolbox(self, condenser: Condenser | None = None) -> Toolbox:
         """The tools of the episodes, under the names that the dialect's calls carry.
 
-        Raises `ConfigError` as `ToolArguments`, and for more than search in a corpus where the
-        dialect can only search.
+        Where the dialect can only search, its search is the one tool that the flags open: a corpus,
+        or the web.
+
+        Raises `ConfigError` as `ToolArguments`; for no tool where the dialect is written for one;
+        and for several tools, or one that takes no query, where the dialect can only search.
         """
         dialect = dialects.load(self.dialect)
-        if dialect.search_tool and self.given_tools != ["corpus"]:
-            other_flags = [f"--{name}" for name in self.given_tools if name != "corpus"]
-            advice = ["give --corpus"] if "corpus" not in self.given_tools else []
-            advice += [f"leave out {', '.join(other_flags)}"] if other_flags else []
+        needs_tools = dialect.needs_tools
+        if dialect.search_tool is None:
+            return self.build_toolbox(dialect.tool_names, condenser, needs_tools)
+        opened = self.opened_tools
+        if len(opened) > 1:
             raise ConfigError(
-                f"the dialect {self.dialect!r} has one tool, search in a corpus: "
-                f"{' and '.join(advice)}"
+                f"the dialect {self.dialect!r} has one tool, a search: of "
+                f"{', '.join(f'--{name}' for name in self.given_tools)} give one, and set the "
+                "others to 'none'"
             )
-        only = {"local_search": dialect.search_tool} if dialect.search_tool else {}
-        return self.build_toolbox({**dialect.tool_names, **only}, condenser)
+        names = dict.fromkeys(opened, dialect.search_tool)
+        toolbox = self.build_toolbox(names, condenser, needs_tools)
+        if opened and dialect.search_tool not in searches(toolbox):
+            raise ConfigError(
+                f"the dialect {self.dialect!r} has one tool, a search, and {opened[0]} takes no "
+                "query: give --corpus or --web_search"
+            )
+        return toolbox
 
     def limits(self, total_tokens: int) -> Limits:
         """The bounds of an episode of at most `total_tokens` after the prompt."""

@@ -80,13 +80,17 @@ class ToolArguments:
     )
 
     def build_toolbox(
-        self, names: Mapping[str, str] | None = None, condenser: Condenser | None = None
+        self,
+        names: Mapping[str, str] | None = None,
+        condenser: Condenser | None = None,
+        needs_tools: bool = True,
     ) -> Toolbox:
         """The tools, ready for calls.
 
         Args:
             names: by a tool's name, another under which the agent knows it.
             condenser: shortens pages and facts.
+            needs_tools: whether to refuse where there would be no tool.
 
         Raises:
             ConfigError: there would be no tool, a setting has no meaning, or a key or a package is
@@ -101,7 +105,7 @@ class ToolArguments:
                 max_bytes=self.tool_cache_megabytes * 1_000_000,
             )
         tools = list(self._tools(names or {}, condenser, cache))
-        if not tools:
+        if needs_tools and not tools:
             raise ConfigError("no tools: give --corpus, --triples, --web_search or --browse")
         return Toolbox(
             tools,
@@ -121,6 +125,11 @@ class ToolArguments:
         if self.tools:
             flags.append("tools")
         return flags
+
+    @property
+    def opened_tools(self) -> list[str]:
+        """The tools that the flags open, by our own names."""
+        return list(self._sources())
 
     def corpus_passages(self) -> Iterator[Evidence]:
         """The passages of the corpus.

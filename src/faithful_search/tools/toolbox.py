@@ -210,6 +210,13 @@ class Toolbox:
         """Run one call and number its evidence. Never raises for what the policy or a tool did."""
         return session.number(await self._answer(tool_call, session))
 
+    async def call_together(self, calls: Sequence[ToolCall], session: Session) -> list[Observation]:
+        """Run the calls of one turn at once. Their evidence is numbered in the order of the calls,
+        whichever finishes first.
+        """
+        answers = await asyncio.gather(*(self._answer(call, session) for call in calls))
+        return [session.number(answer) for answer in answers]
+
     def run_batch(
         self, calls: Sequence[ToolCall | None], sessions: Sequence[Session]
     ) -> list[Observation]:
@@ -353,6 +360,21 @@ class Toolbox:
 
     def _available(self) -> str:
         return f"Available tools: {', '.join(self.names)}." if self.tools else "There are no tools."
+
+
+def searches(toolbox: Toolbox) -> list[str]:
+    """The tools that can be called with a query alone, in the toolbox's order."""
+    return [
+        schema["function"]["name"]
+        for schema in toolbox.schemas
+        if _takes_a_query(schema["function"]["parameters"])
+    ]
+
+
+def _takes_a_query(parameters: Mapping[str, Any]) -> bool:
+    """Whether a query is what the tool is about, and it needs nothing else."""
+    first = next(iter(parameters["properties"]), None)
+    return first == "query" and set(parameters.get("required", ())) <= {"query"}
 
 
 def _observation_of(result: list[Evidence], call: ToolCall) -> Observation:

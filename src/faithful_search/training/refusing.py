@@ -272,8 +272,9 @@ def check_data(script: "RunArguments", counterfactual: float) -> None:
     """Raise `ConfigError` for data that do not go together: the bundled world with other questions
     or passages, or changed worlds with tools that do not know of them.
     """
-    sources = (script.corpus, *_question_sources(script).values())
-    if len({suites.with_corpus(source) for source in sources}) > 1:
+    sources = [script.corpus, *_question_sources(script).values()]
+    corpora = {suites.with_corpus(source) for source in sources if source != "none"}
+    if len(corpora) > 1:
         raise ConfigError(
             f"questions {script.questions!r}, eval_questions {script.eval_questions!r}, corpus "
             f"{script.corpus!r}: the bundled world and other data are mixed; give all three"
