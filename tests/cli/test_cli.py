@@ -329,6 +329,30 @@ def test_an_endpoint_answers_and_a_claim_names_its_passage(run):
     assert "E2" not in done.output.split("sources:")[1]
 
 
+def test_an_agent_asks_an_endpoint_in_its_own_way(run):
+    with StubServer(label=lambda messages: "Ivo Kast") as server:
+        given = ["--corpus", "corpus.jsonl", "--endpoint", server.url, "--model", "stub"]
+        done = run("ask", QUESTION, "--agent", "rag", *given)
+        [request] = server.requests
+    assert done.exit_code == 0, done.output
+    assert "answer: Ivo Kast" in done.output
+    assert "The keeper of Belt is Ivo Kast." in request["messages"][-1]["content"]
+
+
+def test_an_agent_asks_a_policy_here(run):
+    told = json.loads(
+        run("ask", BOGONG, "--agent", "direct", "--turn-tokens", "4", "--json").stdout
+    )
+    assert told["cost"]["requests"] == 1
+    assert told["cost"]["tool_calls"] == 0
+
+
+def test_an_unknown_agent_is_one_line(run):
+    done = run("ask", QUESTION, "--agent", "react", "--endpoint", "http://h/v1", "--model", "m")
+    assert done.exit_code == 1
+    assert "unknown agent 'react'; there are: all_in_one, cot, direct" in done.stderr
+
+
 def test_an_unwritable_transcript_is_refused_before_asking(run):
     with StubServer(label=calls) as server:
         given = ["--corpus", "corpus.jsonl", "--transcript", "no/such/folder.jsonl"]

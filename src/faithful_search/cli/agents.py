@@ -10,12 +10,14 @@ from ..errors import ConfigError, needs
 from .options import AT_LEAST_1, F, old_name, together, trust_remote_code
 
 if TYPE_CHECKING:
+    from ..agents import ChatModel
     from ..judges import Writer
     from ..rollout import Agent
     from ..rollout.arguments import EnvironmentArguments
     from ..tools import Toolbox
 
 _SUMMARY_TOKENS = 1024
+_TURNS = 10
 _TOTAL_TOKENS = 16_384
 """The limit of an episode, where the model's own is higher: a local model of 7 billion parameters
 can be run with it.
@@ -53,8 +55,8 @@ def episode_flags(corpus: str | None, turn_tokens: int) -> Callable[[F], F]:
         click.option(
             "--turns",
             type=AT_LEAST_1,
-            default=10,
-            help="Maximum number of turns in an episode.",
+            help=f"Maximum number of turns in an episode. By default {_TURNS}, or as many as --agent "
+            "takes where there is that option.",
         ),
         click.option(
             "--turn-tokens",
@@ -82,7 +84,8 @@ def environment_of(options: Mapping[str, Any]) -> "EnvironmentArguments":
         settings = {"dialect": dialect or "openai"}
     else:
         settings = written_as(bundled_policy(options["policy"], dialect or "pou"), dialect)
-    settings |= {name: options[name] for name in ("turns", "turn_tokens")}
+    settings["turns"] = options["turns"] or _TURNS
+    settings["turn_tokens"] = options["turn_tokens"]
     settings |= {
         name: options[name]
         for name in ("web_search", "searxng_url", "browse", "verify")
@@ -156,9 +159,70 @@ def open_agent(
     options = dict(options)
     if options["temperature"] is None:
         options["temperature"] = _THREADS_TEMPERATURE if options["threads"] > 1 else 0.0
+    if options["agent"]:
+        return _open_asking(toolbox, options)
     if options["url"]:
         return _open_served(environment, toolbox, options)
     return _open_local(question, environment, toolbox, options)
+
+
+def _open_asking(toolbox: "Toolbox", options: dict[str, Any]) -> OpenAgent:
+    """An agent of the room `agents`, which puts the question to the model in its own way."""
+    from .. import agents
+
+    settings = agents.AgentSettings(
+        turns=options["turns"],
+        max_tokens=options["turn_tokens"],
+        total_tokens=options["total_tokens"] or _TOTAL_TOKENS,
+        temperature=options["temperature"],
+        seed=options["seed"],
+        dialect=options["dialect"],
+    )
+    opened = _served_model(options) if options["url"] else _model_here(options)
+    agent = agents.open_agent(options["agent"], opened.model, toolbox, settings)
+    return OpenAgent(agent, opened.writer, opened.stats)
+
+
+class _AskedModel(NamedTuple):
+    """What `OpenAgent` has of a model that an agent asks."""
+
+    model: "ChatModel"
+    writer: "Writer | None"
+    stats: Sequence[Any]
+
+
+def _served_model(options: Mapping[str, Any]) -> _AskedModel:
+    from ..agents import ServedModel
+    from ..judges.endpoint import EndpointJudge
+
+    name, url = options["policy"], options["url"]
+    _check_served_name(name)
+    model = ServedModel(name, url)
+    # A summary is of rollouts that were sampled just now: no cache could hold it
+    writer = EndpointJudge(name, url, cache=None, write_tokens=_SUMMARY_TOKENS)
+    return _AskedModel(model, writer, (model.stats, writer.stats))
+
+
+def _model_here(options: Mapping[str, Any]) -> _AskedModel:
+    with needs("a model here", "train"):
+        from ..inference.loading import sample_alike
+    from ..agents import PolicyModel
+    from ..judges.generator import GeneratorJudge
+
+    sample_alike(options["seed"])
+    name = options["policy"]
+    source = bundled_policy(name, options["dialect"] or "pou")
+    model = PolicyModel.open(source, trust_remote_code=options["trust_remote_code"])
+    if name in BUNDLED:  # they cannot write a summary: their threads vote
+        return _AskedModel(model, None, (model.stats,))
+    window = model.window or _TOTAL_TOKENS
+    writer = GeneratorJudge(model.generator, source, window=window, max_new_tokens=_SUMMARY_TOKENS)
+    return _AskedModel(model, writer, (model.stats,))
+
+
+def _check_served_name(model: str) -> None:
+    if model in BUNDLED:
+        raise ConfigError("--endpoint needs the served model's name: give --model NAME")
 
 
 def _open_served(
@@ -167,8 +231,7 @@ def _open_served(
     from ..judges.endpoint import EndpointJudge
 
     model, url = options["policy"], options["url"]
-    if model in BUNDLED:
-        raise ConfigError("--endpoint needs the served model's name: give --model NAME")
+    _check_served_name(model)
     agent: Any = agent_of(options, environment, toolbox, None, seed=options["seed"])
     # A summary is of rollouts that were sampled just now: no cache could hold it
     writer = EndpointJudge(model, url, cache=None, write_tokens=_SUMMARY_TOKENS)

@@ -41,6 +41,12 @@ _LONGEST_TEXT = 300  # characters of a thought, a call, a passage or an answer i
 @click.option(
     "--endpoint", "url", help="Base URL of an OpenAI-compatible server that serves --model."
 )
+@click.option(
+    "--agent",
+    help="Agent that puts the question to the model: all_in_one, cot, direct, ircot, rag, routing, "
+    "search_o1, or the path of a file that defines one. By default the model is given the tools "
+    "itself (untrained).",
+)
 @episode_flags(corpus=None, turn_tokens=512)
 @click.option(
     "--web-search",

@@ -118,14 +118,17 @@ def status_line(agent: "Agent") -> StatusLine | None:
     """The line for an agent that is about to run; `None` where nobody would see it."""
     if not sys.stderr.isatty():
         return None
-    from ..rollout import Engine, ServedAgent
+    from ..agents import PolicyModel, ServedModel
+    from ..rollout import ServedAgent
     from ..rollout.threads import Metered
 
-    if isinstance(agent, ServedAgent):
-        return Waiting(agent.stats)
-    if not isinstance(agent, Engine):
-        return None
-    generator: Any = agent.generator
+    asked: Any = agent  # what is asked: the agent itself, or its model
+    model = getattr(agent, "model", None)
+    if isinstance(model, PolicyModel | ServedModel):
+        asked = model
+    if isinstance(asked, ServedAgent | ServedModel):
+        return Waiting(asked.stats)
+    generator: Any = getattr(asked, "generator", None)
     if isinstance(generator, Metered):
         generator = generator.generator
     if not hasattr(generator, "on_tokens"):  # a policy here, on Transformers
