@@ -12,6 +12,7 @@ from faithful_search.rewards import Correctness, Format, InfoThink, ThinkAnswer
 from faithful_search.tools import Toolbox
 from faithful_search.trajectory import Trajectory, write_jsonl
 
+CALL = {"name": "local_search", "arguments": '{"query": "Verdi"}'}
 # What a model says that goes straight to its answer, by agent
 SHORT = {
     "direct": ["Verdi"],
@@ -27,11 +28,8 @@ SHORT = {
         "Thought: it is Verdi\nFinal Answer: Verdi",
     ],
     "search_o1": ["Hm.<|begin_search_query|>Verdi", "Verdi it is.", r"So \boxed{Verdi}"],
-    "untrained": [
-        {"tool_calls": [{"id": "1", "function": {"name": "local_search", "arguments": '{"query": "Verdi"}'}}]},
-        "Verdi",
-    ],
-}  # fmt: skip
+    "untrained": [{"tool_calls": [{"id": "1", "function": CALL}]}, "Verdi"],
+}
 EVERY = agents.names()
 WITHOUT_TOOLS = ["cot", "direct"]
 

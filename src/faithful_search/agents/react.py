@@ -62,10 +62,10 @@ class React(ChatAgent):
             calls = self.calls(turn.action, turn.arguments or {}) if turn.action else []
             note = "" if calls else f"{_UNREADABLE} There are:\n{self.actions()}"
             returned = await episode.call(turn.think, calls, note)
-            said = f"Observation: {episode.shown(returned) if calls else note}"
+            observation = f"Observation: {episode.shown(returned) if calls else note}"
             if number == self.turns:
-                said = f"{said}\n\n{filled('react_last')}"
-            messages.append({"role": "user", "content": said})
+                observation = f"{observation}\n\n{filled('react_last')}"
+            messages.append({"role": "user", "content": observation})
         reply = await episode.reply(messages, _STOP)
         turn = turn_of(reply.text)
         if turn.answer is None and turn.action is None:

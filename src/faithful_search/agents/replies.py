@@ -4,8 +4,7 @@ import re
 
 from .. import answer_forms
 
-_THOUGHT = re.compile(r"\A\s*(?:<think>)?(.*?)</think>", re.DOTALL)
-_OPENED = re.compile(r"\A\s*<think>")
+_OPEN, _CLOSE = "<think>", "</think>"
 _CONCLUDES = re.compile(r"\banswer\s+(?:to (?:the|this) question\s+)?is\b:?[ \t]*", re.IGNORECASE)
 
 
@@ -17,13 +16,14 @@ def thought_of(text: str) -> tuple[str | None, str]:
         >>> thought_of("<think>It was Ada.</think> Ada"), thought_of("Ada")
         (('It was Ada.', 'Ada'), (None, 'Ada'))
     """
-    match = _THOUGHT.match(text)
-    if match:
-        return match[1].strip() or None, text[match.end() :].strip()
-    opened = _OPENED.match(text)
-    if opened:
-        return text[opened.end() :].strip() or None, ""
-    return None, text.strip()
+    text = text.strip()
+    is_opened = text.startswith(_OPEN)
+    thought, closed, behind = text.removeprefix(_OPEN).partition(_CLOSE)
+    if closed:
+        return thought.strip() or None, behind.strip()
+    if is_opened:
+        return thought.strip() or None, ""
+    return None, text
 
 
 def answer_of(text: str) -> str | None:

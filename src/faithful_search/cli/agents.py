@@ -55,8 +55,8 @@ def episode_flags(corpus: str | None, turn_tokens: int) -> Callable[[F], F]:
         click.option(
             "--turns",
             type=AT_LEAST_1,
-            help=f"Maximum number of turns in an episode. By default {_TURNS}, or as many as --agent "
-            "takes where there is that option.",
+            help=f"Maximum number of turns in an episode. By default {_TURNS}, or the number of "
+            "--agent where there is that option.",
         ),
         click.option(
             "--turn-tokens",

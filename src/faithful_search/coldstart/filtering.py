@@ -49,7 +49,8 @@ def reject(trajectory: Trajectory, min_steps: int = 3, max_steps: int = 10) -> s
     Stage 1: the format is valid; each verdict parses, agrees with its references, and these exist;
     (ours:) the answer is right and occurs, whole or part by part, in cited evidence or in the
     question (a yes or no need not), or it is "unknown" in a blinded episode. Where there are no
-    verdicts all evidence counts as cited. Stage 2: `min_steps` ≤ T ≤ `max_steps`.
+    verdicts all evidence counts as cited; where the dialect asks for no tool and none was called,
+    the answer need only be right. Stage 2: `min_steps` ≤ T ≤ `max_steps`.
     """
     if trajectory.stop_reason in ("not_found", "not_named"):
         return trajectory.stop_reason
@@ -64,7 +65,7 @@ def reject(trajectory: Trajectory, min_steps: int = 3, max_steps: int = 10) -> s
             return "wrong_answer"
     elif Correctness().score(trajectory).value != 1.0:
         return "wrong_answer"
-    if answer.casefold() not in ("yes", "no", UNKNOWN):
+    if _rests_on_evidence(trajectory) and answer.casefold() not in ("yes", "no", UNKNOWN):
         evidence = cited_evidence(trajectory) if cites else supporting_passages(trajectory)
         texts = [trajectory.question or ""]
         for passage in evidence:
@@ -76,6 +77,15 @@ def reject(trajectory: Trajectory, min_steps: int = 3, max_steps: int = 10) -> s
     if len(trajectory.steps) > max_steps:
         return "too_long"
     return None
+
+
+def _rests_on_evidence(trajectory: Trajectory) -> bool:
+    """Whether an answer has to stand in evidence: it need not where the dialect asks for no tool,
+    and none was called.
+    """
+    if any(step.call is not None for step in trajectory.steps):
+        return True
+    return not trajectory.dialect or dialects.load(trajectory.dialect).needs_tools
 
 
 def _stands_in(answer: str, texts: Sequence[str]) -> bool:

@@ -24,7 +24,8 @@ from datasets import Dataset, concatenate_datasets
 from trl import ModelConfig, get_peft_config
 
 from .. import dialects
-from ..bundled import REMEMBERED
+from ..bundled import REMEMBERED, bundled_policy
+from ..coldstart.bare_answers import ANSWERS, bare_answers
 from ..coldstart.decorators import MemoryHabit
 from ..coldstart.experts import DRILL, Habits, Played, run_experts
 from ..coldstart.filtering import (
@@ -163,6 +164,8 @@ def policy(
         with PartialState().main_process_first():
             if PartialState().is_main_process:
                 build_tiny(name, chosen(script, "tiny"))
+    else:
+        name = bundled_policy(name, script.dialect)
     trusted = args.trust_remote_code
     tokenizer = read_tokenizer(name, revision=model_args.model_revision, trust_remote_code=trusted)
     return name, ChatFormat.of(tokenizer, dialects.load(script.dialect))
@@ -172,9 +175,14 @@ def episodes_of(
     source: QuestionSource, script: ExpertArguments, seed: int
 ) -> tuple[list[Played], list[dict[str, Any]]]:
     """All episodes that the expert plays on one source, with their twins, and the schemas of its
-    tools.
+    tools; or the gold answers of its questions, without a tool.
     """
     tasks = load_tasks(source.questions)
+    if source.kind == ANSWERS:
+        number = script.episodes or len(tasks)
+        episodes = bare_answers(tasks, number, dialects.load(script.dialect))
+        say(f"{source.questions}: {len(episodes)} answers of {len(tasks)} questions")
+        return [Played(episode, []) for episode in episodes], []
     plans, skipped = plan_all(tasks, planner_for(source.kind, tasks))
     say(
         f"{source.questions}: {len(plans)} of {len(tasks)} questions planned; skipped: "
@@ -227,11 +235,12 @@ def written_of(script: ExpertArguments, args: SearchSFTConfig, chat: ChatFormat)
 
 def toolbox_of(source: QuestionSource, script: ExpertArguments) -> Toolbox:
     """The expert's tools. Those of the world hold only its training part."""
-    corpus: Any = world_part("passages") if source.corpus == "world" else source.corpus
-    search = LocalSearch.from_corpus(corpus, top_k=script.search_top_k)
-    tools: list[Any] = [
-        replace(search, name=dialects.load(script.dialect).search_tool or search.name)
-    ]
+    tools: list[Any] = []
+    if source.corpus != "none":
+        corpus: Any = world_part("passages") if source.corpus == "world" else source.corpus
+        search = LocalSearch.from_corpus(corpus, top_k=script.search_top_k)
+        name = dialects.load(script.dialect).search_tool or search.name
+        tools.append(replace(search, name=name))
     if source.triples != "none":
         triples: Any = world_part("triples") if source.triples == "world" else source.triples
         tools.append(KnowledgeGraph.from_triples(triples, top_k=script.search_top_k))
@@ -278,7 +287,9 @@ def rows_of(
         else:
             rows += episodes
     rows += remembered
-    if "world" in script.corpus:
+    # What the expert plays must not hold what the world holds out. A policy's own rollouts may:
+    # they read all of the world, as those of reinforcement learning do.
+    if "world" in script.corpus and not script.trajectories:
         check_unseen(rows, [row["text"] for row in world_part("passages", False)])
     return build_dataset(
         rows,

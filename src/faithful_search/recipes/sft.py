@@ -16,6 +16,7 @@ import msgspec
 
 from .. import dialects
 from ..bundled import shipped, world_file
+from ..coldstart.bare_answers import ANSWERS, check_dialect
 from ..coldstart.swap_names import NameSwapper, world_swapper
 from ..errors import ConfigError, DataError
 from ..flags import check_least, flag
@@ -55,9 +56,13 @@ class ExpertArguments(StartArguments):
         ["world"], "Questions for the expert: 'world', files or datasets on the Hub."
     )
     source_kind: list[str] = flag(
-        ["world"], "Kind of each question file: world, musique, 2wiki or hotpotqa."
+        ["world"],
+        "Kind of each question file: world, musique, 2wiki or hotpotqa; or 'answers' to train on "
+        "the gold answers alone, in a dialect that needs no tool.",
     )
-    corpus: list[str] = flag(["world"], "Passages that a search returns: 'world' or files.")
+    corpus: list[str] = flag(
+        ["world"], "Passages that a search returns: 'world', files, or 'none' without the tool."
+    )
     triples: list[str] = flag(
         ["none"], "Facts of the tool knowledge_graph: 'world', a file, or 'none' without the tool."
     )
@@ -202,6 +207,8 @@ def check_script(script: ExpertArguments) -> None:
             "--reading_layers are read with --reading_weight above 0 only; give that, or leave "
             "them out"
         )
+    if ANSWERS in script.source_kind and not script.trajectories:
+        check_dialect(dialects.load(script.dialect))
     if script.kept_responses and dialects.load(script.dialect).observation_role is not None:
         raise ConfigError(
             f"--kept_responses: dialect {script.dialect!r} writes each tool response as a message "
