@@ -1,12 +1,14 @@
 """`faithful-search data`: what it prints, and what lies there afterwards."""
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from published_sets import in_place_of_the_hub, rows_of
 
 from faithful_search.cli import cli
+from faithful_search.suites import load_suite
 from faithful_search.tasks import load_tasks
 
 
@@ -71,11 +73,32 @@ def test_the_list_has_every_set_without_a_download(hub):
     assert hub.calls == []
 
 
+def test_a_suites_sets_are_downloaded_in_its_splits(hub, tmp_path):
+    run("--suite", "veritas")
+    files = {path.name for path in (tmp_path / "data").glob("*.jsonl.gz")}
+    assert files == {
+        *("nq.test.jsonl.gz", "triviaqa.test.jsonl.gz", "popqa.test.jsonl.gz"),
+        *("hotpotqa.dev.jsonl.gz", "2wikimultihopqa.dev.jsonl.gz", "musique.dev.jsonl.gz"),
+        "bamboogle.test.jsonl.gz",
+    }
+
+
+def test_a_suite_reads_what_its_folder_has(hub, tmp_path):
+    run("--suite", "veritas", "--out", "elsewhere")
+    sources = [
+        question_set.source for question_set in load_suite("veritas", Path("elsewhere")).sets
+    ]
+    assert sources[0] == "elsewhere/nq.test.jsonl.gz"
+    assert len(load_tasks(sources[0])) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "why"),
     [
         ((), 2, "name at least one data set"),
         (("nq", "--seed", "0"), 2, "give --limit, too"),
+        (("nq", "--suite", "pou"), 2, "leave out names and --split"),
+        (("--suite", "mini"), 1, "the suite mini has no published sets"),
         (("nq", "--merge", "all.json"), 2, "call it all.json.jsonl.gz"),
         (("nq", "--half"), 2, "--kind, --half, --hnsw and --yes are for wiki18"),
         (("nq", "squad"), 1, "unknown data set 'squad'"),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 WIKI18 = "wiki18"
 _OF_WIKI18 = ("kind", "half", "hnsw", "yes")
-_OF_SETS = ("split", "limit", "seed", "revision", "merge", "contexts")
+_OF_SETS = ("suite", "split", "limit", "seed", "revision", "merge", "contexts")
 
 
 @click.command()
@@ -26,6 +26,9 @@ _OF_SETS = ("split", "limit", "seed", "revision", "merge", "contexts")
     "--out",
     type=FOLDER,
     help="Folder for the files. By default FAITHFUL_SEARCH_DATA, else data.",
+)
+@click.option(
+    "--suite", help="All published sets of this suite, in its splits: pou, veritas, or a YAML file."
 )
 @click.option("--split", help="Split. By default the one that the papers evaluate on.")
 @click.option("--limit", type=AT_LEAST_1, help="Number of questions of each set. By default all.")
@@ -60,15 +63,17 @@ def data(names: tuple[str, ...], out: Path | None, **options: Any) -> None:
     it takes, asks, downloads it and makes its index, which --corpus FOLDER then searches. To
     continue after an interruption, run the same command again.
     """
+    from ..suites.downloading import data_folder
     from ..suites.published import PUBLISHED, published
-    from ..suites.reading import data_folder
 
     if options["listing"]:
         for line in listing_of(PUBLISHED.values()):
             say(line)
         return
-    if not names:
-        raise click.UsageError("name at least one data set; --list prints them")
+    if not names and options["suite"] is None:
+        raise click.UsageError("name at least one data set, or --suite; --list prints them")
+    if options["suite"] is not None and (names or options["split"] is not None):
+        raise click.UsageError("--suite says which sets and splits: leave out names and --split")
     if WIKI18 in names:
         _wiki18(names, out, options)
         return
@@ -76,24 +81,39 @@ def data(names: tuple[str, ...], out: Path | None, **options: Any) -> None:
         raise click.UsageError("--kind, --half, --hnsw and --yes are for wiki18")
     if options["seed"] is not None and options["limit"] is None:
         raise click.UsageError("--seed draws some of the questions: give --limit, too")
-    for name in names:  # a wrong name or split must not show after a long download
-        entry = published(name)
-        entry.split(options["split"] or entry.evaluated)
+    splits = _splits(names, options["suite"], options["split"])
+    for name, split in splits:  # what is wrong must not show after a long download
+        published(name).split(split)
     merge = options["merge"]
     if merge is not None and not merge.name.endswith(".jsonl.gz"):
         raise click.UsageError(f"--merge writes gzipped JSON lines: call it {merge.name}.jsonl.gz")
-    files, broken = _download_all(names, out or data_folder(), options)
+    files, broken = _download_all(splits, out or data_folder(), options)
     if merge is not None:
         count = merge_files(files, merge)
-        say(f"merged: {count:,} questions in {merge}; of one set: --questions '{merge}#{names[0]}'")
+        first = splits[0][0]
+        say(f"merged: {count:,} questions in {merge}; of one set: --questions '{merge}#{first}'")
     if out is not None and out != data_folder():
         say(f"to use these by name: export FAITHFUL_SEARCH_DATA={out}")
     if broken:
         exit_unfinished([f"rows that could not be read: {broken:,}"])
 
 
+def _splits(names: Sequence[str], suite: str | None, split: str | None) -> list[tuple[str, str]]:
+    """The sets to download, each with its split."""
+    from ..suites import load_suite
+    from ..suites.published import PUBLISHED, published
+
+    if suite is None:
+        return [(name, split or published(name).evaluated) for name in names]
+    sets = load_suite(suite).sets
+    of_suite = [(entry.source, entry.split) for entry in sets if entry.source in PUBLISHED]
+    if not of_suite:
+        raise ConfigError(f"the suite {suite} has no published sets to download")
+    return of_suite
+
+
 def _download_all(
-    names: Sequence[str], folder: Path, options: dict[str, Any]
+    splits: Sequence[tuple[str, str]], folder: Path, options: dict[str, Any]
 ) -> tuple[list[Path], int]:
     """The sets' files, and how many rows could not be read."""
     from ..suites.downloading import download
@@ -108,10 +128,10 @@ def _download_all(
 
     files: list[Path] = []
     broken = 0
-    for name in names:
+    for name, split in splits:
         path, source, is_new = download(
             name,
-            options["split"],
+            split,
             folder,
             limit=options["limit"],
             seed=options["seed"],

@@ -10,6 +10,7 @@ The first download of a repository resolves its newest revision, and later ones 
 import gzip
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date
 from pathlib import Path
@@ -26,6 +27,8 @@ from .published import PublishedSet, published
 from .published_rows import NotText, Row, contexts
 
 LOCK = "sources.json"
+DATA_FOLDER = "FAITHFUL_SEARCH_DATA"
+"""The environment variable that names the folder of data sets; without it, it is `data`."""
 OnBroken = Callable[[str, str], object]
 """Told of a row that could not be read: which one, and why."""
 
@@ -49,6 +52,11 @@ class Source(msgspec.Struct, frozen=True, omit_defaults=True):
     broken: int = 0
     limit: int | None = None
     seed: int | None = None
+
+
+def data_folder() -> Path:
+    """The folder of the data sets that `faithful-search data` wrote."""
+    return Path(os.environ.get(DATA_FOLDER) or "data")
 
 
 def file_name(name: str, split: str, limit: int | None = None, seed: int | None = None) -> str:
@@ -180,8 +188,6 @@ def load(name: str, split: str) -> Iterable[Row]:
     """The questions of a split: from the file that `download` wrote to the folder of data, or from
     where it is published, at the locked revision if there is one.
     """
-    from .reading import data_folder
-
     entry, folder = published(name), data_folder()
     entry.split(split)
     path = folder / file_name(name, split)

@@ -13,6 +13,7 @@ the suite says so.
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ import msgspec
 from ..bundled import suite_files
 from ..errors import ConfigError, DataError
 from .base import QuestionSet, Suite
+from .downloading import DATA_FOLDER as DATA_FOLDER, data_folder as data_folder, file_name
+from .published import PUBLISHED
 
-DATA_FOLDER = "FAITHFUL_SEARCH_DATA"
-"""The environment variable that names the folder of data sets; without it, it is `data`."""
 _PLACE = "{data}"
 
 
@@ -41,11 +42,6 @@ class _Table(msgspec.Struct, forbid_unknown_fields=True):
     sets: list[_Set]
 
 
-def data_folder() -> Path:
-    """The folder of the data sets that `faithful-search data` wrote."""
-    return Path(os.environ.get(DATA_FOLDER) or "data")
-
-
 def suite_names() -> tuple[str, ...]:
     """The suites that are known by name.
 
@@ -61,7 +57,8 @@ def load_suite(name: str | os.PathLike[str], data: Path | None = None) -> Suite:
 
     Args:
         name: one of `suite_names()`, or the path of a file that ends in `.yaml` or `.yml`.
-        data: the folder that `{data}` stands for. Without it, that of `data_folder()`.
+        data: the folder that `{data}` stands for, and from which published sets are read where it
+            has their files. Without it, that of `data_folder()`.
 
     Raises `ConfigError` for a name that is not known and for a file that is no suite, and
     `DataError` for a file that cannot be read.
@@ -77,6 +74,8 @@ def load_suite(name: str | os.PathLike[str], data: Path | None = None) -> Suite:
     left_out: list[str] = []
     for entry in table.sets:
         question_set = _in_folder(entry, folder)
+        if data is not None:  # without it, `load_tasks` looks there itself
+            question_set = _downloaded(question_set, data)
         missing = _missing_files(entry, question_set)
         if missing:
             left_out.append(f"{entry.name}: no {missing[0]}")
@@ -132,6 +131,14 @@ def _in_folder(entry: _Set, folder: Path) -> QuestionSet:
         seed=entry.seed,
         corpus=corpus,
     )
+
+
+def _downloaded(question_set: QuestionSet, folder: Path) -> QuestionSet:
+    """The set with the file of its split in the folder as its source, where that is there."""
+    path = folder / file_name(question_set.source, question_set.split)
+    if question_set.source in PUBLISHED and path.exists():
+        return replace(question_set, source=str(path))
+    return question_set
 
 
 def _missing_files(entry: _Set, question_set: QuestionSet) -> list[str]:
