@@ -62,6 +62,12 @@ def test_passages_are_written_beside_the_questions(hub, tmp_path):
     assert titles == ["Oslo", "Veldt"]
 
 
+def test_a_set_without_passages_does_not_end_the_others(hub):
+    output = run("nq", "musique", "--contexts")
+    assert "passages: none come with its questions" in output
+    assert "passages: 2 in" in output
+
+
 def test_another_folder_is_told_to_the_others(hub):
     output = run("nq", "--out", "elsewhere")
     assert output.endswith("to use these by name: export FAITHFUL_SEARCH_DATA=elsewhere\n")

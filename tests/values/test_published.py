@@ -3,6 +3,7 @@ download can be repeated.
 """
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -146,6 +147,15 @@ def test_passages_come_with_the_questions(hub, name, expected):
     entry = published(name)
     rows = list(passages(entry, entry.evaluated, "main", print))
     assert [(row["title"], row["text"]) for row in rows] == expected
+
+
+def test_the_table_says_which_sets_have_passages(hub):
+    having: set[str] = set()
+    for entry in PUBLISHED.values():
+        with suppress(DataError):
+            if list(passages(entry, entry.evaluated, "main", print)):
+                having.add(entry.name)
+    assert having == {entry.name for entry in PUBLISHED.values() if entry.has_passages}
 
 
 def test_bioasqs_passages_keep_their_ids(hub):

@@ -165,10 +165,12 @@ def _write_contexts(source: "Source", folder: Path, report: Any) -> str:
     from ..suites.downloading import passages, write_rows
     from ..suites.published import published
 
+    entry = published(source.name)
     path = folder / f"{source.name}.{source.split}.corpus.jsonl.gz"
+    if not entry.has_passages:
+        return "  passages: none come with its questions"
     if path.exists():
         return f"  passages: {path}, which was there already"
-    entry = published(source.name)
     count = write_rows(path, passages(entry, source.split, source.revision, report))
     return f"  passages: {count:,} in {path}"
 

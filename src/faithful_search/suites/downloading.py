@@ -181,7 +181,7 @@ def passages(
             seen.add(key)
             yield {"id": f"{entry.name}-{len(seen)}"} | passage
     if not seen:
-        raise DataError(f"{entry.name} has no passages beside its questions; see --list")
+        raise DataError(f"{entry.name} has no passages beside its questions")
 
 
 def load(name: str, split: str) -> Iterable[Row]:

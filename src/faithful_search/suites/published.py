@@ -32,7 +32,8 @@ class PublishedSet:
         configuration: its name on the Hub, where a dataset has several.
         is_file: whether a split is one JSON or JSON-lines file, which is read line by line.
         files: for `csv`, the address of each split.
-        passages: the configuration that holds its passages, where that is another.
+        has_passages: whether passages come with its questions.
+        passages: the configuration that holds them, where that is another.
         corpus: where the passages are that its questions are answered from.
         access: what must be done before it can be downloaded.
         other_names: what the set is called in `data_source` columns of others.
@@ -51,6 +52,7 @@ class PublishedSet:
     configuration: str | None = None
     is_file: bool = False
     files: Mapping[str, str] = field(default_factory=dict)
+    has_passages: bool = False
     passages: str | None = None
     corpus: str = ""
     access: str = ""
@@ -98,6 +100,7 @@ _PUBLISHED = (
         licence="CC BY-SA 4.0",
         papers=f"{_SEVEN}. VERITAS and PoU train on it",
         other_names=("hotpot", "hotpot_qa"),
+        has_passages=True,
     ),
     _flashrag(
         "2wikimultihopqa",
@@ -107,6 +110,7 @@ _PUBLISHED = (
         licence="Apache-2.0",
         papers=f"{_SEVEN}. PoU trains on it",
         other_names=("2wiki",),
+        has_passages=True,
         unverified="whether metadata has its evidence triples; VERITAS's table 8 has 1,986 and "
         "1,996 rows",
     ),
@@ -119,6 +123,7 @@ _PUBLISHED = (
         licence="CC BY 4.0",
         columns="id, question, answer, answer_aliases, paragraphs, question_decomposition",
         reader=shapes.musique,
+        has_passages=True,
         corpus=f"{WIKI18}; or its own paragraphs (--contexts)",
         papers=f"{_SEVEN}. Self-evaluation: trains on 4,000, evaluates on 1,000",
     ),
@@ -160,6 +165,7 @@ _PUBLISHED = (
         licence="CC BY 2.5",
         columns="id, question, answer, relevant_passage_ids",
         reader=shapes.bioasq,
+        has_passages=True,
         passages="text-corpus",
         corpus="its configuration text-corpus (--contexts)",
         papers="PoU, table 3: how many and which is not printed",
@@ -191,6 +197,7 @@ _PUBLISHED = (
         licence="CC BY 4.0",
         columns="_id, question, answer, context, previous_question, no_of_hops",
         reader=shapes.morehopqa,
+        has_passages=True,
         is_file=True,
         corpus="its own contexts (--contexts)",
         papers="self-evaluation: 1,000, how they were drawn is not printed",
@@ -209,6 +216,7 @@ _PUBLISHED = (
         evaluated="all",
         rows=2258,
         licence="CC BY 4.0",
+        has_passages=True,
         columns="id_qa, question_en_origin, answer_en_origin, answer_en_validate, abstract",
         corpus="its own abstracts (--contexts)",
         papers="self-evaluation: 1,000, of which split is not printed",
