@@ -41,7 +41,7 @@ def knob(owner: Callable[..., Any], parameter: str, default: Any = _THEIRS, help
     """
     if default is _THEIRS:
         default = inspect.signature(owner).parameters[parameter].default
-    text = _help_of(owner, parameter).replace("%", "%%")  # argparse formats it
+    text = _help_of(owner, parameter)
     return flag(default, help or text[:1].upper() + text[1:])
 
 

@@ -58,8 +58,8 @@ def test_a_knob_may_have_a_default_of_its_own():
 @pytest.mark.parametrize(
     ("owner", "parameter", "text"),
     [
-        (Reward, "weight", "What it counts, at most 100 %%."),  # as argparse wants it
-        (Stricter, "weight", "What it counts, at most 100 %%."),
+        (Reward, "weight", "What it counts, at most 100 %."),
+        (Stricter, "weight", "What it counts, at most 100 %."),
         (mix, "alpha", "A constant weight."),
         (Settings, "turns", "Maximum number of turns."),
     ],

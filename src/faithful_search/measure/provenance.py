@@ -2,7 +2,6 @@
 people.
 """
 
-import hashlib
 import shlex
 from collections import Counter
 from collections.abc import Iterable
@@ -14,6 +13,7 @@ import msgspec
 from ..errors import ConfigError, DataError
 from ..judges import Judge, Writer, prompting
 from ..judges.endpoint import MANY_CLAIMS_PROMPT
+from ..wire.files import sha256_of
 from .writing import card_of, write_whole
 
 PROVENANCE, PAIRS, CARD = "provenance.json", "pairs.jsonl", "README.md"
@@ -48,8 +48,7 @@ class File(msgspec.Struct, frozen=True):
     def of(path: Path) -> "File":
         """A file before it is read. Raises `DataError` when it cannot be."""
         try:
-            with path.open("rb") as file:
-                return File(path.name, hashlib.file_digest(file, "sha256").hexdigest())
+            return File(path.name, sha256_of(path))
         except OSError as error:
             raise DataError(f"cannot read {path}: {error}") from error
 

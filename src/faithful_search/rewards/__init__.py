@@ -256,9 +256,9 @@ def veritas_mix(
         judge: of info_think, and of think_search unless it has its own; by default words are
             compared.
         exact_match: the weight of the answer's exact match; a part of weight 0 is left out.
-        info_think: the weight of `InfoThink`.
-        think_search: the weight of `ThinkSearch`.
-        think_answer: the weight of `ThinkAnswer`.
+        info_think: the weight of information-think faithfulness, `InfoThink`.
+        think_search: the weight of think-search faithfulness, `ThinkSearch`.
+        think_answer: the weight of think-answer faithfulness, `ThinkAnswer`.
         warmup: the curriculum; its parts are of `FAITHFULNESS`, and those left out are passed over.
         soft: average the judge's probabilities instead of its labels.
         search_judge: of think_search (the paper measures it with an NLI model).

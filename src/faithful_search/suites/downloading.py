@@ -8,7 +8,6 @@ The first download of a repository resolves its newest revision, and later ones 
 """
 
 import gzip
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +20,7 @@ import msgspec
 from .. import loose_json
 from ..errors import DataError, needs
 from ..json_lines import read_lines, read_rows
-from ..wire.files import alone_in, replacing
+from ..wire.files import alone_in, replacing, sha256_of
 from .drawing import drawn
 from .published import PublishedSet, published
 from .published_rows import NotText, Row, contexts
@@ -99,7 +98,7 @@ def download(
     lock = read_lock(folder)
     before = lock.get(path.name)
     if before is not None and path.exists() and revision in (None, before.revision):
-        if _sum(path) != before.sha256:
+        if sha256_of(path) != before.sha256:
             raise DataError(
                 f"{path} is not as it was downloaded: move it elsewhere, or delete it and run the "
                 "same command again"
@@ -130,7 +129,7 @@ def download(
         broken=broken,
         limit=limit,
         seed=seed,
-        sha256=_sum(path),
+        sha256=sha256_of(path),
         licence=entry.licence,
         date=date.today().isoformat(),
     )
@@ -318,8 +317,3 @@ def _lock_in(folder: Path, file: str, source: Source) -> None:
         content = msgspec.json.encode(dict(sorted(sources.items())))
         with replacing(folder / LOCK) as beside:
             beside.write_bytes(msgspec.json.format(content) + b"\n")
-
-
-def _sum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 from ..errors import ConfigError
-from ..flags import flag
+from ..flags import flag, knob
 from ..trajectory import Evidence
 from ..wire.cache import Cache
 from ..wire.retry import Patience
@@ -65,9 +66,9 @@ class ToolArguments:
         "one, then '=' and what it opens, if anything: 'browse=jina,glossary.py=terms.json'.",
     )
     search_top_k: int = flag(3, "Number of passages that a query returns.")
-    tool_timeout: float = flag(30.0, "Seconds that a call may take, retries included.")
-    tool_retries: int = flag(2, "Number of retries of a call that failed for a transient reason.")
-    tool_concurrency: int = flag(64, "Number of calls that run at once, over all tools.")
+    tool_timeout: float = knob(Toolbox, "timeout")
+    tool_retries: int = knob(Patience, "retries")
+    tool_concurrency: int = knob(Toolbox, "concurrency")
     tool_cache: str | None = flag(None, "SQLite file in which results of remote tools are cached.")
     tool_cache_days: float = flag(30.0, "Days after which a cached result expires.")
     tool_cache_megabytes: int = flag(4000, "Maximum size of the cache file.")
@@ -75,9 +76,7 @@ class ToolArguments:
         "", "E-mail or URL sent to services in the User-Agent header; Wikidata asks for one."
     )
     cassette: str | None = flag(None, "JSONL file of recorded calls of remote tools.")
-    cassette_mode: str = flag(
-        "replay", "'replay' asks no service; 'record' adds missing calls to the file."
-    )
+    cassette_mode: Literal["replay", "record"] = knob(Cassette, "mode")
 
     def build_toolbox(
         self,
@@ -113,7 +112,7 @@ class ToolArguments:
             concurrency=self.tool_concurrency,
             patience=Patience(retries=self.tool_retries),
             cache=cache,
-            cassette=Cassette(self.cassette, self.cassette_mode) if self.cassette else None,  # type: ignore[arg-type]
+            cassette=Cassette(self.cassette, self.cassette_mode) if self.cassette else None,
         )
 
     @property

@@ -136,9 +136,8 @@ class Cassette(AbstractContextManager["Cassette"]):
 
     Args:
         path: a JSONL file; one that ends in `.gz` can only be replayed.
-        mode: `"replay"` asks no tool: a call that is not in the file raises `CassetteMiss`.
-            `"record"` replays what is in the file and asks for the rest, adding each result at
-            once.
+        mode: "replay" asks no tool: a call that is not in the file raises `CassetteMiss`. "record"
+            replays what is in the file and asks for the rest, adding each result at once.
 
     Raises:
         DataError: the file is missing (replay), cannot be read or written, or has a damaged line.

@@ -88,8 +88,8 @@ class Toolbox:
 
     Args:
         tools: objects of the shape of `Tool`, each with its own name.
-        timeout: seconds one call may take, its retries included.
-        concurrency: how many calls run at once on one event loop.
+        timeout: seconds that a call may take, its retries included.
+        concurrency: number of calls that run at once on one event loop, over all tools.
         patience: how often and after which pauses a transient failure (`ToolError.transient`) is
             tried again.
         failures: how many transient failures in a row put a tool out of order.

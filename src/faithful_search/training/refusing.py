@@ -174,7 +174,10 @@ def parser_of(types: Sequence[Any]) -> "HfArgumentParser":
         def error(self, message: str) -> NoReturn:
             raise ConfigError(f"{message}; --help lists the flags")
 
-    return Parser(types, allow_abbrev=False)
+    parser = Parser(types, allow_abbrev=False)
+    for action in parser._actions:
+        action.help = (action.help or "").replace("%", "%%")  # which argparse would format
+    return parser
 
 
 def check_known(call: RecipeCall, settings: Collection[str], flags: Iterable[str]) -> None:

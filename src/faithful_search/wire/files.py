@@ -1,5 +1,8 @@
-"""Files that others read while they are written: replaced as a whole, or locked."""
+"""Files that others read while they are written: replaced as a whole, or locked; and their
+digest.
+"""
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +13,12 @@ try:
     import fcntl
 except ImportError:  # Windows: writers are then kept apart by the system alone
     fcntl = None  # type: ignore[assignment]
+
+
+def sha256_of(path: Path) -> str:
+    """The digest of a file's content, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

@@ -59,7 +59,7 @@ class Patience:
     """How often and after which pauses a call is made again.
 
     Args:
-        retries: calls after the first.
+        retries: number of retries of a call that failed for a transient reason.
         first: longest pause before the first retry, in seconds; it doubles with each.
         longest: longest pause before any, in seconds; a service that asks for more is not called
             again.

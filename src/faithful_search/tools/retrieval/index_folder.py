@@ -11,7 +11,6 @@ the first that are missing.
 """
 
 import glob
-import hashlib
 import logging
 import os
 import shutil
@@ -27,7 +26,7 @@ import msgspec
 from ...errors import ConfigError, DataError
 from ...trajectory import Evidence
 from ...wire.cache import key_of
-from ...wire.files import alone_in
+from ...wire.files import alone_in, sha256_of
 from .bm25 import BM25Index
 from .corpus import Corpus, OnBroken, called, digest, passages, readable_twice, refuse
 from .dense import DenseIndex
@@ -326,7 +325,7 @@ def _write_manifest(work: Path, plan: IndexPlan, corpus: str, passages: int) -> 
     files = {}
     for path in sorted(work.rglob("*")):
         if path.is_file() and path != work / MANIFEST:
-            files[path.relative_to(work).as_posix()] = (path.stat().st_size, _sha256(path))
+            files[path.relative_to(work).as_posix()] = (path.stat().st_size, sha256_of(path))
     manifest = IndexManifest(
         plan=plan,
         corpus=corpus,
@@ -336,11 +335,6 @@ def _write_manifest(work: Path, plan: IndexPlan, corpus: str, passages: int) -> 
     )
     write_whole(work / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
     return manifest
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _check_files(folder: Path, manifest: IndexManifest, checksums: bool) -> None:
@@ -355,7 +349,7 @@ def _check_files(folder: Path, manifest: IndexManifest, checksums: bool) -> None
                 changed.append(name)
         if checksums and not changed:
             for name, (_, checksum) in manifest.files.items():
-                if _sha256(folder / name) != checksum:
+                if sha256_of(folder / name) != checksum:
                     changed.append(name)
     except OSError as error:
         raise damaged(folder, error) from error
