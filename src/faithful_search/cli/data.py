@@ -51,7 +51,7 @@ _OF_SETS = ("suite", "split", "limit", "seed", "revision", "merge", "contexts")
 @click.option("--hnsw", is_flag=True, help="Of wiki18: build a graph for approximate search.")
 @click.option("--yes", is_flag=True, help="Of wiki18: begin without asking.")
 def data(names: tuple[str, ...], out: Path | None, **options: Any) -> None:
-    """Download published question sets by name, or wiki18, the corpus.
+    """Download published question sets, or the corpus wiki18.
 
     A set is written to OUT/NAME.SPLIT.jsonl.gz with the columns id, question, answers and
     data_source, and is from then on known to --questions NAME wherever FAITHFUL_SEARCH_DATA is OUT.
