@@ -1,10 +1,10 @@
 """How a judge is distilled, as flags: read before torch is imported."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from ..errors import ConfigError
-from ..flags import check_choices, check_least, flag
+from ..flags import check_least, check_literals, flag
 from ..training.refusing import check_dtype
 
 Head = Literal["encoder", "generator"]
@@ -19,24 +19,32 @@ class Distillation:
     fit together are a `ConfigError`.
     """
 
-    head: Head = flag("encoder", "'encoder' (a classifier) or 'generator' (p of 1 and 0)")
+    head: Head = flag(
+        "encoder", "Kind of judge: 'encoder' (a classifier) or 'generator' (the odds of 1 and 0)."
+    )
     balance: Balance = flag(
-        "resample", "of the labels: 'resample' the rarer, 'weights' (encoder only) or 'none'"
+        "resample",
+        "Balance of the labels: 'resample' the rarer ones, 'weights' (encoder only) or 'none'.",
     )
-    validation: float = flag(0.1, "share of the groups set aside to stop and calibrate by")
-    patience: int = flag(5, "evaluations without a better kappa before it stops; 0: never")
-    freeze_embeddings: bool = flag(False, "freeze an encoder's embeddings")
-    freeze_layers: int = flag(0, "how many of an encoder's lowest layers are frozen")
-    window: int = flag(384, "tokens of a premise that an encoder reads at once")
-    stride: int = flag(64, "tokens that neighbouring windows share")
-    save_dtype: str | None = flag(None, "dtype of the saved weights, such as float16")
+    validation: float = flag(
+        0.1, "Share of the groups that are set aside to stop and calibrate by."
+    )
+    patience: int = flag(5, "Evaluations without a better kappa after which it stops. 0: never.")
+    freeze_embeddings: bool = flag(False, "Freeze an encoder's embeddings.")
+    freeze_layers: int = flag(0, "Number of an encoder's lowest layers that are frozen.")
+    window: int = flag(384, "Number of tokens of a premise that an encoder reads at once.")
+    stride: int = flag(64, "Number of tokens that neighbouring windows share.")
+    save_dtype: str | None = flag(
+        None, "Data type of the saved weights, such as float16. By default that of training."
+    )
     measure_dtype: str | None = flag(
-        None, "dtype in which the judges are measured, such as bfloat16; default as they load"
+        None,
+        "Data type in which the judges are measured, such as bfloat16. By default as they load.",
     )
-    untrained: bool = flag(True, "measure the model before training too")
+    untrained: bool = flag(True, "Also measure the model before training.")
 
     def __post_init__(self) -> None:
-        check_choices(self, {"head": get_args(Head), "balance": get_args(Balance)})
+        check_literals(self)
         generates = self.head == "generator"
         if generates and self.balance == "weights":
             raise ConfigError(

@@ -19,7 +19,10 @@ from ..bundled import shipped, world_file
 from ..coldstart.bare_answers import ANSWERS, check_dialect
 from ..coldstart.swap_names import NameSwapper, world_swapper
 from ..errors import ConfigError, DataError
-from ..flags import check_least, flag
+from ..flags import check_least, check_literals, flag, knob
+from ..rewards import SelfRubric
+from ..rollout.episode import Limits
+from ..tools.arguments import ToolArguments
 from ..training.refusing import (
     MODEL,
     SFT,
@@ -69,7 +72,7 @@ class ExpertArguments(StartArguments):
     episodes: int = flag(
         0, "Number of episodes for each question file. 0 plays one for each question."
     )
-    search_top_k: int = flag(3, "Number of passages that a search returns.")
+    search_top_k: int = knob(ToolArguments, "search_top_k")
     min_episode_steps: int = flag(3, "Minimum number of steps in an episode that is kept.")
     max_episode_steps: int = flag(10, "Maximum number of steps in an episode that is kept.")
     habits: dict | str | None = flag(
@@ -89,9 +92,7 @@ class ExpertArguments(StartArguments):
         [],
         "Layers whose hidden states the reading loss reads, counted from 1, without the last one.",
     )
-    kept_responses: int = flag(
-        0, "Number of the last tool responses that the agent sees; 0 for all. See docs/veritas.md."
-    )
+    kept_responses: int = knob(Limits, "kept_responses")
     swaps_per_episode: int = flag(
         0,
         "Number of copies of each episode about other names, which replace it. 0 trains on the "
@@ -120,9 +121,7 @@ class ExpertArguments(StartArguments):
         "Files of scored trajectories to train on, too, or of the policy's own; see "
         "docs/self-evaluation.md.",
     )
-    rubric_tokens: int = flag(
-        256, "Maximum number of tokens in an explained score when the evaluator is measured."
-    )
+    rubric_tokens: int = knob(SelfRubric, "reply_tokens")
     names: str = flag(
         "world", "Names that may be swapped: a JSON file of {name: type}, or 'world'."
     )
@@ -199,6 +198,7 @@ def check(argv: Sequence[str]) -> None:
 
 def check_script(script: ExpertArguments) -> None:
     """Raise `ConfigError` for settings of the recipe that contradict each other."""
+    check_literals(script)
     check_least(script, episodes=0, swaps_per_episode=0, swaps_per_twin=0, kept_responses=0)
     check_least(script, verdict_token_weight=0, copied_weight=0, reading_weight=0, rubric_tokens=1)
     check_dtype(script.save_dtype)
