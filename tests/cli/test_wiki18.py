@@ -130,7 +130,7 @@ def test_a_killed_build_goes_on_and_encodes_nothing_twice(hub, monkeypatch):
         encoded.append(len(part))
         return encode(self, part)
 
-    monkeypatch.setattr("faithful_search.tools.retrieval.dense._AHEAD", 1)
+    monkeypatch.setattr("faithful_search.tools.retrieval.dense._BATCHES_AHEAD", 1)
     monkeypatch.setattr(Embedder, "passages", counted)
     run("--kind", "dense", "--out", "index", "--yes", code=130)
     run("--kind", "dense", "--out", "index", "--yes")
