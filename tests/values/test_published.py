@@ -126,6 +126,11 @@ def test_what_needs_more_than_text_is_left_out_and_counted(hub, tmp_path, name, 
     assert source.left_out == {need: 1}
 
 
+def test_loading_logs_what_is_left_out(hub, caplog):
+    load_tasks("gaia", "validation")
+    assert "gaia, validation: left out, since they need a file: 1" in caplog.text
+
+
 @pytest.mark.parametrize("text", ["no base64!", "/////w=="])
 def test_what_cannot_be_decrypted_is_said(text):
     with pytest.raises(DataError, match="cannot be decrypted"):

@@ -9,6 +9,7 @@ The first download of a repository resolves its newest revision, and later ones 
 
 import gzip
 import json
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date
@@ -28,6 +29,7 @@ from .published_rows import NotText, Row, contexts
 LOCK = "sources.json"
 DATA_FOLDER = "FAITHFUL_SEARCH_DATA"
 """The environment variable that names the folder of data sets; without it, it is `data`."""
+_log = logging.getLogger(__name__)
 OnBroken = Callable[[str, str], object]
 """Told of a row that could not be read: which one, and why."""
 
@@ -198,7 +200,17 @@ def load(name: str, split: str) -> Iterable[Row]:
             f"{where}: {why}. To leave such rows out: faithful-search data {name} --split {split}"
         )
 
-    return questions(entry, split, locked_revision(read_lock(folder), entry), refuse)
+    return _told(entry, split, locked_revision(read_lock(folder), entry), refuse)
+
+
+def _told(
+    entry: PublishedSet, split: str, revision: str | None, on_broken: OnBroken
+) -> Iterator[Row]:
+    """The questions; the log says how many were left out."""
+    left_out: dict[str, int] = {}
+    yield from questions(entry, split, revision, on_broken, left_out)
+    for need, count in left_out.items():
+        _log.warning("%s, %s: left out, since they need %s: %d", entry.name, split, need, count)
 
 
 def read_lock(folder: Path) -> dict[str, Source]:

@@ -266,7 +266,7 @@ _PUBLISHED = (
         columns="problem, answer, problem_topic, canary; encrypted",
         reader=shapes.browsecomp,
         corpus=WEB,
-        papers="Pokee: 125, drawn at random",
+        papers="Pokee: 125, drawn at random. simple-evals draws with seed 0 what --seed 0 does here",
         unverified="the licence of the questions and their number",
     ),
     PublishedSet(
