@@ -51,6 +51,24 @@ def test_a_served_model_answers_a_suite_by_an_agent(served, suite_file, tmp_path
     assert "two: rag (stub)" in capsys.readouterr().out
 
 
+def test_results_say_how_they_were_made(served, tmp_path, capsys):
+    """The stub counts 100 prompt tokens and 1 reply token a request."""
+    out = tmp_path / "out"
+    measured(served, out, "--agent=direct", "--corpus=none", "--prices=1000,2000")
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert metrics["used"] == {
+        "requests": 2,
+        "prompt_tokens": 200,
+        "completion_tokens": 2,
+        "cost": 0.204,
+    }
+    assert (
+        "2 requests, 200 prompt tokens and 2 reply tokens, cost 0.2040" in capsys.readouterr().out
+    )
+    assert metrics["script"]["seed"] == 0
+    assert "CPU cores" in metrics["hardware"]
+
+
 def test_an_agent_without_tools_needs_no_corpus(served, tmp_path):
     [run] = measured(served, tmp_path / "out", "--agent=direct", "--corpus=none").values()
     assert run["rows"]["calls"]["value"] == 0.0

@@ -1,10 +1,12 @@
 """`faithful-search eval --suite`: sets in folders of their own, gone on with, left out, refused."""
 
 import json
+import shutil
 
 import pytest
 from recipe_runs import call
 
+from faithful_search.bundled import tiny_policy
 from faithful_search.errors import ConfigError
 from faithful_search.measure import suite as measuring
 
@@ -84,6 +86,16 @@ def test_a_suite_that_has_ended_is_not_measured_again(suite_file, tmp_path):
         measured(suite_file, out, "--resume=true", "--turns=1")
     with pytest.raises(ConfigError, match="judge: None there, 'containment' now"):
         measured(suite_file, out, "--resume=true", "--judge=containment")
+
+
+def test_results_say_what_the_policy_was_tuned_on(suite_file, tmp_path):
+    policy = shutil.copytree(tiny_policy(), tmp_path / "policy")
+    settings = json.loads((policy / "metrics.json").read_text())["settings"]
+    tuned = {"questions": "train.jsonl", "eval_questions": "world", "eval_split": "validation"}
+    (policy / "metrics.json").write_text(json.dumps({"settings": settings | tuned}))
+    out = tmp_path / "out"
+    measured(suite_file, out, f"--model={policy}")
+    assert json.loads((out / "metrics.json").read_text())["tuned_on"] == tuned
 
 
 REFUSED = {

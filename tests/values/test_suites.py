@@ -45,7 +45,7 @@ def test_a_suite_says_whose_it_is():
 def test_mini_has_the_bundled_world_wherever_it_runs(tmp_path):
     (world,) = load_suite("mini", tmp_path).sets
     tasks = load_tasks(world.source, world.split, world.limit, seed=world.seed)
-    assert len(tasks) == 100
+    assert len(tasks) == 40
 
 
 def test_sets_that_are_not_there_are_said(tmp_path):

@@ -109,6 +109,18 @@ def trained_with(policy: str, names: Sequence[str] = SEEN) -> dict[str, Any]:
     return {name: settings[name] for name in names if name in settings}
 
 
+def tuned_on(policy: str) -> dict[str, Any]:
+    """The questions that a policy was trained on (`questions`) and those that it was watched on
+    (`eval_questions`, `eval_split`), as far as the `metrics.json` beside it says so.
+
+    `policy` is a directory, a Hub id, or the name of a bundled policy. Raises as `trained_with`
+    does.
+    """
+    return trained_with(
+        bundled_policy(policy, "pou"), ("questions", "eval_questions", "eval_split")
+    )
+
+
 def written_as(
     policy: str, dialect: str | None = None, names: Sequence[str] = SEEN
 ) -> dict[str, Any]:

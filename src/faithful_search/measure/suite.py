@@ -57,7 +57,7 @@ def default_rewards(
 
     Rewards of the answer and the form are always among them. Proof-of-Use's are if the dialect has
     the verdicts that they check. VERITAS's are if the dialect has none, or a judge is given.
-    recipes/README.md describes the results. A name says what made the result:
+    docs/evaluating.md describes the results. A name says what made the result:
     `answer_support_facts` the world's facts, `answer_support` a judge that reads,
     `answer_support_containment` a search for the answer's words. Where the facts are known, thoughts
     are judged by them, too.
@@ -118,8 +118,8 @@ def evaluate_policy(
 
     If the dialect has verdicts, each task is also run with tools whose responses are blanked, for
     at most three turns (`probes.blank_engine`). Where a paper's zero means "does not apply", the
-    rollout is left out of the mean and counted in `not_applicable`. recipes/README.md describes the
-    results, under `evaluate.py`.
+    rollout is left out of the mean and counted in `not_applicable`. docs/evaluating.md describes the
+    results.
 
     Args:
         engine: the policy with its tools and limits.

@@ -40,6 +40,7 @@ from ..trajectory import write_jsonl
 from ..wire.cache import key_of
 from .evaluation_estimate import estimate
 from .evaluation_models import Models
+from .evaluation_record import record_of, used_line
 from .evaluation_settings import (
     EvaluationArguments,
     as_trained,
@@ -76,8 +77,11 @@ def main(argv: Sequence[str] | None = None, recipe: str = "") -> dict[str, Any]:
         if script.suite is not None:
             return measure_suite(script, load_suite(script))
         prepare(script)
-        results = measure(script, script.load_judge(), Models())
+        models = Models()
+        results = measure(script, script.load_judge(), models)
         print(table_of(script, results))
+        if models.chat is not None:
+            print(f"\n{used_line(script, models)}")
         refuse_failed(results.values())
         return {name: evaluation.to_dict() for name, evaluation in results.items()}
 
@@ -224,10 +228,15 @@ def measure_suite(script: EvaluationArguments, suite: Suite) -> dict[str, Any]:
     if not evaluations:
         raise DataError(f"none of the question sets can be read: {'; '.join(left_out)}")
     results = SuiteResults(evaluations, left_out, script.samples)
-    print(f"{printable(suite.name)}: {printable(script.subject)}\n\n{results}")
+    title = f"{suite.name}: {script.subject}, seed {script.seed}"
+    if judge is not None:
+        title = f"{title}, judge {judge.name}"
+    print(f"{printable(title)}\n\n{results}")
+    if models.chat is not None:
+        print(f"\n{used_line(script, models)}")
     refuse_failed(evaluations.values())
     metrics = {"suite": suite.name, "about": suite.about, **results.to_dict()}
-    write_metrics(out / RESULTS, {**metrics, "script": asdict(script)})
+    write_metrics(out / RESULTS, {**metrics, **record_of(script, judge, models)})
     shutil.rmtree(started)
     return metrics
 
@@ -275,7 +284,7 @@ def measure(
         compared = evaluations[script.compare_with]
         write_rollouts(out / "trajectories_compared.jsonl", compared)
         metrics["differences"] = differences(compared, measured)
-    metrics["script"] = asdict(scripts[script.subject])
+    metrics |= record_of(scripts[script.subject], judge, models)
     shutil.move(out / UNFINISHED / SETTINGS, out / SETTINGS)
     write_metrics(out / RESULTS, metrics)
     shutil.rmtree(out / UNFINISHED)
