@@ -362,43 +362,42 @@ def test_a_step_of_each_recipe_logs_what_it_rewards(
 # --- the papers' sizes, on a CPU
 
 JUDGE = ("--judge_url", "http://127.0.0.1:9/v1", "--judge_model", "NAME")
-DATA = (
-    "--questions",
-    "train.jsonl.gz",
-    "--eval_questions",
-    "test.jsonl.gz",
-    "--corpus",
-    "corpus.jsonl.gz",
-)
+DATA = ("--questions", "train.jsonl.gz", "--eval_questions", "test.jsonl.gz")
 FAST = "pou_qwen2.5-7b"
-SLOW = "pou_qwen2.5-7b_lora pou_qwen2.5-0.5b pou_four_tools veritas_qwen2.5-7b ppo_qwen2.5-7b pokee_qwen2.5-7b"
+SLOW = (
+    *("pou_qwen2.5-7b_lora", "pou_qwen2.5-0.5b", "pou_four_tools", "pou_smollm2-135m"),
+    *("veritas_qwen2.5-7b", "ppo_qwen2.5-7b", "pokee_qwen2.5-7b", "self_eval_qwen2.5-7b"),
+)
+ASKS_NOBODY = ("pou_qwen2.5-0.5b", "pou_smollm2-135m", "self_eval_qwen2.5-7b")
+"""Configurations whose rewards need no judge."""
+MAY_BE_REPLACED = {
+    *("output_dir", "model_name_or_path", "load_in_4bit", "use_vllm", "judge", "tool_cache"),
+    *("web_search", "browse", "triples", "corpus", "eval_split", "eval_limit", "rubric_tokens"),
+    *("turn_tokens", "max_steps", "max_completion_length", "gradient_accumulation_steps"),
+}
 
 
 @pytest.mark.parametrize(
-    "name", [FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW.split())]
+    "name", [FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 )
 def test_a_large_configuration_runs_dry(tmp_path, monkeypatch, capsys, undrawn, name):
     """The command of its header, shrunk: what a CPU has not is replaced and said, all else reaches
     the real classes.
     """
     monkeypatch.chdir(tmp_path)
-    path, tied = RECIPES / "configs" / f"{name}.yaml", name == "pou_qwen2.5-0.5b"
-    main, settings = recipe_module(name.partition("_")[0]).main, read_config(path)
-    given = () if tied else JUDGE
+    path = RECIPES / "configs" / f"{name}.yaml"
+    recipe = name[: name.index("_eval") + 5] if "_eval" in name else name.partition("_")[0]
+    main, settings = recipe_module(recipe).main, read_config(path)
+    given = () if name in ASKS_NOBODY else JUDGE
+    if not name.startswith("pokee"):  # which searches the web
+        given = (*given, "--corpus", "corpus.jsonl.gz")
     if name == FAST:
-        given = (
-            *given,
-            "--eval_limit",
-            "0",
-            "--max_completion_length",
-            "128",
-            "--num_generations",
-            "2",
-        )
-        del settings["eval_limit"], settings["max_completion_length"], settings["num_generations"]
+        given = (*given, "--eval_limit", "0", "--num_generations", "2")
+        del settings["eval_limit"], settings["num_generations"]
     found = main(["--config", str(path), *DATA, *given, "--dry_run", "true", "--threads", "1"])
     out = tmp_path / "outputs" / f"{name}_dry_run"
-    said = dict(re.findall(r"^  (\w+) +(.* -> .*)$", capsys.readouterr().out, re.MULTILINE))
+    printed = capsys.readouterr().out
+    said = dict(re.findall(r"^  (\w+) +(.* -> .*)$", printed, re.MULTILINE))
     assert said["questions"].startswith("train.jsonl.gz -> world")
     assert said["max_steps"].endswith(" -> 2")
     assert found["steps"] == 2
@@ -410,19 +409,41 @@ def test_a_large_configuration_runs_dry(tmp_path, monkeypatch, capsys, undrawn, 
     }
     assert kept
     assert all(kept[key] == settings[key] for key in kept)
+    assert_everything_was_reached(printed)
     config = json.loads((out / "random_model" / "config.json").read_text())
-    assert (config["model_type"], config["num_hidden_layers"], config["tie_word_embeddings"]) == (
-        "qwen2",
-        2,
-        tied,
-    )
-    assert (config["num_attention_heads"], config["num_key_value_heads"]) == (14, 2)
-    assert (
-        (out / "adapter_config.json").exists() == (out / MERGED).exists() == name.endswith("_lora")
-    )
-    touched = "output_dir use_vllm judge tool_cache web_search browse triples eval_split corpus model_name_or_path"
-    small = "eval_limit turn_tokens max_steps max_completion_length gradient_accumulation_steps"
-    assert said.keys() & settings.keys() <= {*f"{touched} {small}".split()}
+    assert config["num_hidden_layers"] == 2
+    assert config["num_key_value_heads"] == 2
+    adapter = name.endswith("_lora") or name.startswith("self_eval")
+    assert (out / "adapter_config.json").exists() == adapter
+    assert (out / MERGED).exists() == name.endswith("_lora")
+    assert said.keys() & settings.keys() <= MAY_BE_REPLACED
+
+
+def assert_everything_was_reached(printed: str) -> None:
+    """All turns of a dry run were valid, tools were called, and each reward had a value."""
+    turns = re.search(r"scripted turns, (\d+) of them in \d+ rollouts of training, (\d+)", printed)
+    assert turns[1] == turns[2]
+    assert "rewards without any value" not in printed
+    assert re.search(r"  calls: .* \d+", printed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("recipe", "name", "flags"),
+    [
+        ("sft", "sft_qwen2.5-7b", ("--trajectories", "written.jsonl.gz")),
+        ("sft", "sft_self_eval_qwen2.5-7b", ("--rubric_files", "scored.jsonl.gz")),
+        ("sft", "sft_smollm2-135m", ()),
+        ("reward_model", "rm_qwen2.5-14b", ("--pairs", "outputs/labels")),
+        ("reward_model", "rm_mpnet", ("--pairs", "a.jsonl.gz", "b.jsonl.gz")),
+    ],
+)
+def test_supervised_starts_and_judges_run_dry(tmp_path, monkeypatch, recipe, name, flags):
+    monkeypatch.chdir(tmp_path)
+    call(recipe, "--config", f"{name}.yaml", *flags, "--dry_run", "true", "--threads", "1")
+    out = tmp_path / "outputs" / f"{name}_dry_run"
+    assert (out / "README.md").exists()
+    assert not (tmp_path / "outputs" / name).exists()
 
 
 @pytest.mark.parametrize(

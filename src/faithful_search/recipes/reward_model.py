@@ -87,10 +87,10 @@ def check(argv: Sequence[str]) -> None:
     script: RewardModelArguments = flags.script
     check_least(script, limit=0)
     second = [script.second_labels] if script.second_labels else []
-    check_files(pairs=script.pairs, second_labels=second)
-    check_model(flags.values.get("model_name_or_path"), None)
-    out = flags.values.get("output_dir")
-    check_folder(out, script.resume, script.overwrite)
+    if not script.dry_run:  # which replaces them
+        check_files(pairs=script.pairs, second_labels=second)
+        check_model(flags.values.get("model_name_or_path"), None)
+        check_folder(flags.values.get("output_dir"), script.resume, script.overwrite)
     flags.announce()
 
 

@@ -6,11 +6,11 @@ on the command line, which wins.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -182,6 +182,13 @@ def check(argv: Sequence[str]) -> None:
     script: ExpertArguments = flags.script
     check_script(script)
     sources_of(script)
+    if not script.dry_run:  # which replaces them
+        check_there(script, flags.values)
+    flags.announce()
+
+
+def check_there(script: ExpertArguments, values: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for files and a model that are not there, or a folder in use."""
     check_files(
         trajectories=script.trajectories,
         questions=script.questions,
@@ -189,11 +196,9 @@ def check(argv: Sequence[str]) -> None:
         triples=script.triples,
         rubric_files=script.rubric_files,
     )
-    if flags.values.get("model_name_or_path") != "tiny":  # "tiny" is built, not loaded
-        check_model(flags.values.get("model_name_or_path"), script.dialect)
-    out = flags.values.get("output_dir")
-    check_folder(out, script.resume, script.overwrite)
-    flags.announce()
+    if values.get("model_name_or_path") != "tiny":  # "tiny" is built, not loaded
+        check_model(values.get("model_name_or_path"), script.dialect)
+    check_folder(values.get("output_dir"), script.resume, script.overwrite)
 
 
 def check_script(script: ExpertArguments) -> None:

@@ -13,22 +13,32 @@ from typing import Any
 import yaml
 from accelerate import PartialState
 from tokenizers.pre_tokenizers import ByteLevel
-from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config, Qwen2Tokenizer, set_seed
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    Qwen2Tokenizer,
+    set_seed,
+)
 from trl.chat_template_utils import qwen2_5_chat_template
 
 from .. import dialects, suites
-from ..bundled import BUNDLED, shipped, world_file
+from ..bundled import BUNDLED, bundled_policy, shipped, world_file
 from ..errors import ConfigError
 from ..inference.loading import read_tokenizer
 from ..json_lines import read_rows
 from ..judges import WORDS
 from ..wire.redact import redact
+from .refusing import cold_start_of, read_config
 
 REPLACED: dict[str, dict[str, Any]] = yaml.safe_load(
     (shipped("data") / "dry_run.yaml").read_text("utf-8")
 )
-MACHINE, QWEN2 = REPLACED["machine"], REPLACED["qwen2"]
+MACHINE, MODELS = REPLACED["machine"], REPLACED["models"]
+ENCODERS = ("mpnet",)
+"""Types of models that read only."""
 LAYERS, HEAD, GROUPS = 2, 8, 2
+_ALL_IF_0 = ("limit", "episodes")
 
 
 def rehearse(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,61 +47,123 @@ def rehearse(values: Mapping[str, Any]) -> dict[str, Any]:
     The dry run has an output directory of its own, which also holds its random model. Raises
     `ConfigError` for an unknown architecture.
     """
-    out = f"{values['output_dir']}_dry_run"
-    model = str(values["model_name_or_path"])
-    state = PartialState()
-    replaced: dict[str, Any] = {**MACHINE, **REPLACED["always"], "output_dir": out}
-    if values.get("cassette"):  # which replays recorded answers, without a network
-        replaced |= {name: values[name] for name in ("web_search", "browse")}
-    for name, most in REPLACED["most"].items():
-        value = values[name]
-        replaced[name] = most if value is None or value < 0 else min(value, most)
-    # The fewest rows that make whole groups; unchanged if the batch of rollouts is set otherwise
-    if values["steps_per_generation"] is None and values["generation_batch_size"] is None:
-        rows = values["per_device_train_batch_size"]
-        parts = math.lcm(rows, values["num_generations"]) // rows
-        replaced["gradient_accumulation_steps"] = min(values["gradient_accumulation_steps"], parts)
-    # Bundled questions, passages and facts replace those from files or services
-    bundled = REPLACED["data"]
-    searches_only = bool(dialects.load(values["dialect"]).search_tool)
-    questions = bundled["questions_on_passages" if searches_only else "questions"]
-    for name in ("questions", "eval_questions"):
-        if suites.with_corpus(values[name]) is None:
-            replaced[name] = questions
-    if "eval_questions" in replaced:
-        replaced["eval_split"] = bundled["eval_split"]
-    for name in ("corpus", "triples", "domain_corpus"):
-        if values[name] != "none" and suites.with_corpus(values[name]) is None:
-            replaced[name] = bundled["facts"]
+    replaced: dict[str, Any] = {
+        **MACHINE,
+        **REPLACED["always"],
+        "output_dir": f"{values['output_dir']}_dry_run",
+        **_shortened(values),
+    }
+    if "num_generations" in values:  # a recipe with rollouts
+        replaced |= _fewest_rows(values) | _bundled_world(values)
+    else:
+        replaced |= REPLACED["lists"]
+        if values.get("rubric"):
+            replaced["rubric"] = REPLACED["rubric"]
     optimizer = str(getattr(values["optim"], "value", values["optim"]))
     if any(word in optimizer for word in ("8bit", "4bit", "paged", "apex", "ademamix")):
         replaced["optim"] = "adamw_torch"
     if "flash" in str(values["attn_implementation"]):
         replaced["attn_implementation"] = None
-    if model not in BUNDLED:
-        path = str(Path(out) / "random_model")
-        with state.main_process_first():  # the others wait until the model is there
-            if state.is_main_process:
-                build_shrunk(model, path)
-        replaced["model_name_or_path"] = path
-        if values["judge"] is not None and values["judge"] not in WORDS:
-            # A generator, since the judge may have to write
-            replaced |= {"judge": "generator", "judge_model": path, "judge_url": None}
+    replaced |= _random_models(values, replaced["output_dir"])
     changed = {
         name: replaced[name]
         for name in values
         if name in replaced and replaced[name] != values[name]
     }
     width = max(map(len, changed))
+    state = PartialState()
     state.print("dry run on a CPU, two steps; replaced:")
     for name, new in changed.items():
         state.print(redact(f"  {name:<{width}}  {values[name]} -> {new}"))
     return {**values, **changed}
 
 
+def _shortened(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers that may be at most so great; 0 and less mean all there is where something is
+    limited.
+    """
+    shortened = {}
+    for name, most in REPLACED["most"].items():
+        value = values.get(name)
+        if name in values:
+            is_open = value is None or value < 0 or (value == 0 and name in _ALL_IF_0)
+            shortened[name] = most if is_open else min(value, most)
+    return shortened
+
+
+def _fewest_rows(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fewest rows that make whole groups; nothing if the batch of rollouts is set otherwise."""
+    if values["steps_per_generation"] is not None or values["generation_batch_size"] is not None:
+        return {}
+    rows = values["per_device_train_batch_size"]
+    parts = math.lcm(rows, values["num_generations"]) // rows
+    return {"gradient_accumulation_steps": min(values["gradient_accumulation_steps"], parts)}
+
+
+def _bundled_world(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Bundled questions, passages and facts in place of those from files and services."""
+    replaced: dict[str, Any] = {}
+    bundled = REPLACED["data"]
+    on_the_web = "none" not in (values["web_search"], values["browse"])
+    if values.get("cassette"):  # which replays recorded answers, without a network
+        replaced |= {name: values[name] for name in ("web_search", "browse")}
+    for name in ("corpus", "triples", "domain_corpus"):
+        if values[name] != "none" and suites.with_corpus(values[name]) is None:
+            replaced[name] = bundled["facts"]
+    if on_the_web and values["corpus"] == "none":  # else there would be no tool
+        replaced["corpus"] = bundled["facts"]
+    searches_only = bool(dialects.load(values["dialect"]).search_tool)
+    has_passages_only = searches_only or values["triples"] == "none"
+    questions = bundled["questions_on_passages" if has_passages_only else "questions"]
+    for name in ("questions", "eval_questions"):
+        if suites.with_corpus(values[name]) is None:
+            replaced[name] = questions
+            replaced["eval_split"] = bundled["eval_split"]
+    return replaced
+
+
+def _random_models(values: Mapping[str, Any], out: str) -> dict[str, Any]:
+    """A random model in place of the policy's, and of a judge that is a model."""
+    model = str(values["model_name_or_path"])
+    replaced: dict[str, Any] = {}
+    path = bundled_policy(model, values.get("dialect", "pou"))
+    if model not in BUNDLED:
+        path = str(Path(out) / "random_model")
+        replaced["model_name_or_path"] = path
+        state = PartialState()
+        with state.main_process_first():  # the others wait until the model is there
+            if state.is_main_process:
+                build_shrunk(model, path)
+    if values.get("judge") is not None and values["judge"] not in WORDS:
+        # A generator, since the judge may have to write
+        replaced |= {"judge": "generator", "judge_model": path, "judge_url": None}
+    return replaced
+
+
+def before_its_start(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, with the model that a cold start begins with in place of a cold start that does
+    not exist yet, and its adapter's settings. Prints the replacement.
+    """
+    model = str(values["model_name_or_path"])
+    config = cold_start_of(model)
+    if Path(model).exists() or config is None:
+        return dict(values)
+    settings = read_config(config)
+    adapter = {
+        name: setting
+        for name, setting in settings.items()
+        if name == "use_peft" or name.startswith("lora_")
+    }
+    PartialState().print(
+        f"dry run: {model} is not there yet, so it starts from {settings['model_name_or_path']}, as "
+        f"{config.name} does"
+    )
+    return {**values, **adapter, "model_name_or_path": settings["model_name_or_path"]}
+
+
 def config_of(name: str) -> Any:
-    """The Transformers configuration of the model in a directory, or of a name in `QWEN2`. Raises
-    `ConfigError` for anything else.
+    """The Transformers configuration of the model in a directory, of a name in `MODELS`, or of the
+    model that a configuration of the package makes there. Raises `ConfigError` for anything else.
     """
     if Path(name).is_dir():
         try:
@@ -99,11 +171,17 @@ def config_of(name: str) -> Any:
         except (OSError, ValueError) as error:
             raise ConfigError(f"{name} has no readable model configuration: {error}") from error
     base_name = name.rpartition("/")[2]
-    for key, sizes in QWEN2.items():
+    for key, sizes in MODELS.items():
         if f"{base_name}-".startswith(f"{key}-"):
-            return Qwen2Config(**sizes, max_position_embeddings=32_768)
+            config = AutoConfig.for_model(**sizes)
+            if sizes["model_type"] not in ENCODERS:
+                config.max_position_embeddings = 32_768
+            return config
+    start = cold_start_of(name)
+    if start is not None:
+        return config_of(str(read_config(start)["model_name_or_path"]))
     raise ConfigError(
-        f"the architecture of {name!r} is not known: give a directory, or one of {', '.join(QWEN2)}"
+        f"the architecture of {name!r} is not known: give a directory, or one of {', '.join(MODELS)}"
     )
 
 
@@ -112,7 +190,7 @@ def build_shrunk(name: str, out: str | Path) -> Path:
     to `out`.
 
     The tokenizer is that of the directory `name`. If it has none, it is trained on the bundled
-    world. Raises `ConfigError` for an architecture without grouped heads.
+    world. Raises `ConfigError` for an architecture without attention heads.
     """
     config, out = config_of(name), Path(out)
     if (Path(name) / "tokenizer_config.json").exists():
@@ -128,15 +206,17 @@ def build_shrunk(name: str, out: str | Path) -> Path:
             show_progress=False,
         )
     values = config.to_dict()
-    if not {"num_attention_heads", "num_key_value_heads"} <= values.keys():
+    if "num_attention_heads" not in values:
         raise ConfigError(
-            f"a model of type {config.model_type!r} cannot be shrunk: it has no grouped heads"
+            f"a model of type {config.model_type!r} cannot be shrunk: it has no attention heads"
         )
-    heads = GROUPS * config.num_attention_heads // config.num_key_value_heads
+    heads = GROUPS
+    if values.get("num_key_value_heads"):
+        heads = GROUPS * config.num_attention_heads // config.num_key_value_heads
+        values["num_key_value_heads"] = GROUPS
     values |= {
         "num_hidden_layers": LAYERS,
         "num_attention_heads": heads,
-        "num_key_value_heads": GROUPS,
         "hidden_size": heads * HEAD,
         "intermediate_size": 2 * heads * HEAD,
         "vocab_size": len(tokenizer),
@@ -147,7 +227,8 @@ def build_shrunk(name: str, out: str | Path) -> Path:
         "layer_types": None,  # Transformers makes them for the layers there are
         **({"head_dim": HEAD} if values.get("head_dim") else {}),
     }
+    kind = AutoModel if config.model_type in ENCODERS else AutoModelForCausalLM
     set_seed(0)  # the same dry run twice samples the same
-    AutoModelForCausalLM.from_config(type(config)(**values)).save_pretrained(out)
+    kind.from_config(type(config)(**values)).save_pretrained(out)
     tokenizer.save_pretrained(out)
     return out

@@ -204,6 +204,13 @@ class SearchGRPOTrainer(UpdateTrainer):
         if args.use_vllm:
             bound_sync(self)
 
+    def follow(self, script: Generator) -> None:
+        """Sample from a script in the policy's place, for dry runs. What is trained and asked for
+        probabilities stays the policy.
+        """
+        self.generator = self.engine.generator = script
+        self.mix = self.mix.bind(sampler=script)
+
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As `Trainer.train`. Raises `JudgeError` if the judge gave too few verdicts
         (`max_abstained`), `Terminated` if SIGTERM ended it.

@@ -165,6 +165,21 @@ def _find_config(path: Path) -> Path:
     return path
 
 
+def cold_start_of(model: str) -> Path | None:
+    """The package's configuration whose output directory is this model, which makes it; `None`
+    where there is none.
+
+    Example:
+        >>> cold_start_of("outputs/sft_smollm2-135m").name
+        'sft_smollm2-135m.yaml'
+    """
+    for path in sorted(shipped("recipes/configs").glob("*.yaml")):
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if settings.get("output_dir") == model:
+            return path
+    return None
+
+
 def parser_of(types: Sequence[Any]) -> "HfArgumentParser":
     """A parser of these dataclasses' fields, whose errors are a `ConfigError`."""
     with needs("a recipe", "train"):

@@ -42,6 +42,7 @@ from .changed_worlds import counterfactual_world, with_stale
 from .grpo import SearchGRPOTrainer
 from .policies import open_policy, save_policy
 from .ppo import SearchPPOTrainer
+from .scripted import Scripted, reached
 from .starting import Flags, RunArguments, started, warn_of_missing_gold
 
 BEFORE = "evaluation_before.json"
@@ -101,6 +102,9 @@ def build_trainer(flags: Flags, toolbox: Toolbox, reward: Reward) -> SearchGRPOT
         trajectory_file=Path(cast(str, args.output_dir)) / "trajectories.jsonl",
         peft_config=get_peft_config(model_args),
     )
+    if script.dry_run:
+        asked = [*tasks, *script.held_out()]
+        trainer.follow(Scripted(trainer.policy, asked, toolbox, trainer.engine.dialect))
     for callback in (ProgressCallback, PrinterCallback):  # `StepLine` says it in a line
         trainer.remove_callback(callback)
     return trainer
@@ -214,11 +218,21 @@ def trained(
         checkpoints.train(trainer, script.resume)
         save_policy(trainer, merged=script.save_merged)
         after = evaluate(trainer, script, measured, "after training")
+        if script.dry_run:
+            say_what_was_reached(trainer)
         yield (
             record_of(trainer, flags, before.evaluation, after)
             if PartialState().is_main_process
             else None
         )
+
+
+def say_what_was_reached(trainer: SearchGRPOTrainer) -> None:
+    """Print what a dry run reached."""
+    script = trainer.generator
+    if isinstance(script, Scripted) and PartialState().is_main_process:
+        folder = Path(cast(str, trainer.args.output_dir))
+        print("\n".join(reached(folder, script.turns)))
 
 
 def record_of(

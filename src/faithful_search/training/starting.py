@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .. import suites
 from ..errors import ConfigError, FaithfulSearchError
 from ..flags import check_least, check_literals, check_shares, flag
+from ..judges import Judge
 from ..judges.arguments import JudgeArguments
 from ..measure.answerable import gold_warning
 from ..measure.controls import QUESTIONS
@@ -45,6 +46,9 @@ class StartArguments:
     resume: bool = flag(False, "Go on from the last complete checkpoint in output_dir.")
     overwrite: bool = flag(False, "Begin anew where output_dir holds an earlier run.")
     threads: int = flag(0, "CPU threads of this process. 0: as many as there are idle cores.")
+    dry_run: bool = flag(
+        False, "Check all settings by two steps on a CPU with a random model of the same kind."
+    )
 
 
 @dataclass
@@ -70,9 +74,6 @@ class RunArguments(EnvironmentArguments, JudgeArguments, StartArguments):
     save_merged: bool = flag(
         False, "With --use_peft, also save the merged full model, in output_dir/merged."
     )
-    dry_run: bool = flag(
-        False, "Check all settings by two steps on a CPU with a random model of the same kind."
-    )
 
     def __post_init__(self) -> None:
         check_literals(self)
@@ -86,6 +87,15 @@ class RunArguments(EnvironmentArguments, JudgeArguments, StartArguments):
         settings of one that contradict those of the other.
         """
         check_data(self, args.counterfactual)
+
+    def load_judge(self) -> Judge | None:
+        """As of `JudgeArguments`; in a dry run one that writes what can be read."""
+        judge = super().load_judge()
+        if self.dry_run and judge is not None and judge.name.startswith("generator:"):
+            from .scripted import ScriptedJudge
+
+            return ScriptedJudge.of(judge)  # type: ignore[arg-type]
+        return judge
 
     def held_out(self) -> list[Task]:
         """The questions of the evaluations; none without `eval_limit`."""
@@ -115,15 +125,16 @@ def parse_recipe(
     values = vars(parser.parse_args(call.flags))
     try:
         if values.get("dry_run"):
-            from .dry_run import MACHINE, rehearse
+            from .dry_run import MACHINE, before_its_start, rehearse
             from .policies import check_flags
 
+            values = before_its_start(values)
             # The real run's instances are made first, so that every setting is checked.
             machine = {key: MACHINE[key] for key in MACHINE if key in values}
-            script, args, model_args = parser.parse_dict({**values, **machine})
+            _, args, model_args = parser.parse_dict({**values, **machine})
             source = str(model_args.model_name_or_path)
             is_adapter = (Path(source) / "adapter_config.json").exists()
-            check_flags(source, model_args, args, is_adapter, script.save_merged)
+            check_flags(source, model_args, args, is_adapter, bool(values.get("save_merged")))
             values = rehearse(values)
         return parser.parse_dict(values)
     except FaithfulSearchError:  # many are a ValueError, too, but say already what is wrong
