@@ -103,9 +103,9 @@ class Scripted(Generator):
             plans, _ = plan_all(tasks, self._planner)
         except DataError:  # none of them can be planned
             plans = []
-        for played in run_experts(plans, self.toolbox, self.dialect, _AS_TOOLS_ARE):
-            episode = played.episode
-            self._scripts[episode.question] = [self._turn(step) for step in episode.steps]
+        played = run_experts(plans, self.toolbox, self.dialect, _AS_TOOLS_ARE)
+        for plan, play in zip(plans, played, strict=True):
+            self._scripts[plan.question] = [self._turn(step) for step in play.episode.steps]
         for task in tasks:
             self._scripts.setdefault(task.question, [self._turn(Step(_NO_PLAN, answer=WRONG))])
 
