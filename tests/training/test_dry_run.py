@@ -74,7 +74,7 @@ def test_a_start_that_is_missing_is_its_base_with_an_adapter(tmp_path, monkeypat
     _, _, model = self_eval.parse(flags)
     assert model.use_peft
     assert model.lora_r == 32
-    assert "starts from Qwen/Qwen2.5-7B-Instruct, as sft_self_eval" in capsys.readouterr().out
+    assert "starts from Qwen/Qwen2.5-7B-Instruct" in capsys.readouterr().out
 
 
 def test_the_architecture_of_a_start_is_that_of_its_base():

@@ -140,25 +140,33 @@ def _random_models(values: Mapping[str, Any], out: str) -> dict[str, Any]:
     return replaced
 
 
+def settings_of_start(model: str) -> dict[str, Any]:
+    """The base model of a cold start and the settings of its adapter, from the configuration that
+    makes it; nothing for other models.
+    """
+    config = cold_start_of(model)
+    if config is None:
+        return {}
+    settings = read_config(config)
+    return {
+        name: setting
+        for name, setting in settings.items()
+        if name in ("model_name_or_path", "use_peft") or name.startswith("lora_")
+    }
+
+
 def before_its_start(values: Mapping[str, Any]) -> dict[str, Any]:
     """The settings, with the model that a cold start begins with in place of a cold start that does
     not exist yet, and its adapter's settings. Prints the replacement.
     """
     model = str(values["model_name_or_path"])
-    config = cold_start_of(model)
-    if Path(model).exists() or config is None:
+    start = settings_of_start(model)
+    if Path(model).exists() or not start:
         return dict(values)
-    settings = read_config(config)
-    adapter = {
-        name: setting
-        for name, setting in settings.items()
-        if name == "use_peft" or name.startswith("lora_")
-    }
     PartialState().print(
-        f"dry run: {model} is not there yet, so it starts from {settings['model_name_or_path']}, as "
-        f"{config.name} does"
+        f"dry run: {model} is not there yet, so it starts from {start['model_name_or_path']}"
     )
-    return {**values, **adapter, "model_name_or_path": settings["model_name_or_path"]}
+    return {**values, **start}
 
 
 def config_of(name: str) -> Any:
