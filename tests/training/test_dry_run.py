@@ -4,14 +4,14 @@ import pytest
 from lab import tokenizer
 
 from faithful_search import dialects
+from faithful_search.coldstart.scripted import Scripted
 from faithful_search.inference.base import Generator
 from faithful_search.judges import Request
 from faithful_search.recipes import pokee, self_eval
 from faithful_search.rollout import Engine, Limits
 from faithful_search.tasks import load_tasks
 from faithful_search.tools import LocalSearch, Toolbox
-from faithful_search.training.dry_run import config_of
-from faithful_search.training.scripted import WRONG, Scripted, ScriptedJudge
+from faithful_search.training.dry_run import WRONG, ScriptedJudge, config_of
 
 DATA = ("--questions", "train.jsonl.gz", "--eval_questions", "test.jsonl.gz", "--dry_run", "true")
 TASKS = load_tasks("world_passages", "validation", limit=8)

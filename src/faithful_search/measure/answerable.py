@@ -239,11 +239,11 @@ def _asking(tool: RemoteSearch) -> Search:
     background = Background()
 
     def search(queries: Sequence[str], top_k: int) -> Sequence[Outcome]:
-        asked = RemoteSearch(tool.url, tool.wire, top_k=top_k, http=tool.http)
+        searcher = RemoteSearch(tool.url, tool.wire, top_k=top_k, http=tool.http)
 
         async def outcome(query: str) -> Outcome:
             try:
-                return await asked.search(query)
+                return await searcher.search(query)
             except ToolError as error:
                 return error
 
@@ -252,7 +252,7 @@ def _asking(tool: RemoteSearch) -> Search:
     return search
 
 
-class Known(NamedTuple):
+class Presence(NamedTuple):
     """What one reading of the corpus says of gold passages: the keys that are there, and titles by
     id.
     """
@@ -261,19 +261,19 @@ class Known(NamedTuple):
     titles: dict[str, str]
 
 
-def look_up(tasks: Iterable[Task], passages: Iterable[Evidence]) -> Known:
+def look_up(tasks: Iterable[Task], passages: Iterable[Evidence]) -> Presence:
     """Which gold passages of the tasks are among the passages."""
-    wanted = {key for task in tasks for keys in gold_of(task).values() for key in keys}
+    needed = {key for task in tasks for keys in gold_of(task).values() for key in keys}
     present: set[Key] = set()
     titles: dict[str, str] = {}
     for passage in passages:
         by_id, by_title = (_ID, passage.source), _title_key(passage.title)
-        if by_title in wanted:
+        if by_title in needed:
             present.add(by_title)
-        if by_id in wanted:
+        if by_id in needed:
             present.add(by_id)
             titles[passage.source] = passage.title
-    return Known(frozenset(present), titles)
+    return Presence(frozenset(present), titles)
 
 
 def run_lookup(
@@ -317,11 +317,11 @@ def run_lookup(
     failed: dict[str, str] = {}
     with Records(file, "lookup", Row, keep=lambda row: (row.id, row)) as rows:
         missing = [task for task in tasks if task.id not in rows.kept]
-        known = look_up(missing, passages()) if missing and passages else None
+        presence = look_up(missing, passages()) if missing and passages else None
         open_rows: list[Row] = []
         with progress_bar(desc="searching", total=len(missing), unit="question") as bar:
             for part in chunks(missing, _BATCH):
-                made = _rows(part, search, known, depth, failed)
+                made = _rows(part, search, presence, depth, failed)
                 ready = [row for row in made if _is_complete(row) or passages is None]
                 open_rows += [row for row in made if row not in ready]
                 rows.add(ready)
@@ -335,7 +335,11 @@ def run_lookup(
 
 
 def _rows(
-    tasks: Sequence[Task], search: Search, known: Known | None, depth: int, failed: dict[str, str]
+    tasks: Sequence[Task],
+    search: Search,
+    presence: Presence | None,
+    depth: int,
+    failed: dict[str, str],
 ) -> list[Row]:
     """The rows of some tasks, whose queries are searched together. A task with a search that failed
     has none; `failed` gets the reason.
@@ -343,7 +347,7 @@ def _rows(
     queries: list[tuple[str, str]] = []
     bounds = [0]
     for task in tasks:
-        queries += queries_of(task, _titles(task, known))
+        queries += queries_of(task, _titles(task, presence))
         bounds.append(len(queries))
     outcomes = search([text for text, _ in queries], depth)
     rows = []
@@ -353,7 +357,7 @@ def _rows(
             failed[task.id] = str(errors[0])
             continue
         results = [outcome for outcome in outcomes[start:end] if isinstance(outcome, list)]
-        rows.append(_row(task, queries[start:end], results, known))
+        rows.append(_row(task, queries[start:end], results, presence))
     return rows
 
 
@@ -361,7 +365,7 @@ def _row(
     task: Task,
     queries: Sequence[tuple[str, str]],
     results: Sequence[list[Evidence]],
-    known: Known | None,
+    presence: Presence | None,
 ) -> Row:
     gold = gold_of(task)
     closed = is_closed(task)
@@ -377,8 +381,8 @@ def _row(
     in_corpus: list[bool | None] = []
     for place, keys in enumerate(gold.values()):
         is_found = any(query.gold[place] for query in searches)
-        if known is not None:
-            in_corpus.append(is_found or not known.keys.isdisjoint(keys))
+        if presence is not None:
+            in_corpus.append(is_found or not presence.keys.isdisjoint(keys))
         else:
             in_corpus.append(True if is_found else None)
     is_retrieved = any(query.answer for query in searches)
@@ -394,11 +398,11 @@ def _row(
     )
 
 
-def _titles(task: Task, known: Known | None) -> list[str]:
+def _titles(task: Task, presence: Presence | None) -> list[str]:
     """The titles of the gold passages; of ids where the corpus has them."""
-    if known is None:
+    if presence is None:
         return list(task.supporting_titles)
-    by_id = [known.titles[id] for id in task.supporting_ids if known.titles.get(id)]
+    by_id = [presence.titles[id] for id in task.supporting_ids if presence.titles.get(id)]
     return [*by_id, *task.supporting_titles]
 
 
@@ -443,17 +447,17 @@ def searches_needed(row: Row, top_k: int) -> int | None:
     """The fewest of the row's queries that retrieve all gold passages together; `None` where all of
     them do not, or where none is annotated.
     """
-    wanted = set(range(len(row.gold)))
+    needed = set(range(len(row.gold)))
     covers = []
     for query in row.queries:
         cover = {place for place, rank in enumerate(query.gold) if rank and rank <= top_k}
         if cover and cover not in covers:
             covers.append(cover)
-    if not wanted or wanted - set().union(*covers):
+    if not needed or needed - set().union(*covers):
         return None
     for count in range(1, len(covers)):
         for chosen in combinations(covers, count):
-            if not wanted - set().union(*chosen):
+            if not needed - set().union(*chosen):
                 return count
     return len(covers)
 

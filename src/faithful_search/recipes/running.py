@@ -64,6 +64,7 @@ class TrainingRecipe:
         # before torch is imported, which takes half a minute
         check_early(self.settings, arguments, self.config, self.trainer)
         from ..analysis.results import leave
+        from ..coldstart.scripted import Scripted
         from ..training.runs import trained
 
         flags = script, args, _ = self.parse(arguments)
@@ -73,6 +74,7 @@ class TrainingRecipe:
             reward=lambda judge: self.reward(script, args, judge),
             metrics=self.metrics(script),
             condenser=lambda: self.condenser(script),
+            play=Scripted,
         )
         with run as record:
             if record is not None:

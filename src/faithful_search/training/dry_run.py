@@ -6,9 +6,11 @@ stays as it is, so that a dry run shows whether all keys are known and fit toget
 """
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import yaml
 from accelerate import PartialState
@@ -24,10 +26,16 @@ from trl.chat_template_utils import qwen2_5_chat_template
 
 from .. import dialects, suites
 from ..bundled import BUNDLED, bundled_policy, shipped, world_file
+from ..dialects.base import Dialect
 from ..errors import ConfigError
+from ..inference.base import Generator
 from ..inference.loading import read_tokenizer
 from ..json_lines import read_rows
-from ..judges import WORDS
+from ..judges import WORDS, Request
+from ..judges.generator import GeneratorJudge
+from ..tasks import Task
+from ..tools import Toolbox
+from ..trajectory import read_jsonl
 from ..wire.redact import redact
 from .refusing import cold_start_of, read_config
 
@@ -38,6 +46,8 @@ MACHINE, MODELS = REPLACED["machine"], REPLACED["models"]
 ENCODERS = ("mpnet",)
 """Types of models that read only."""
 LAYERS, HEAD, GROUPS = 2, 8, 2
+WRONG = "Atlantis"
+"""What scripts and judges of a dry run say that is not so."""
 _ALL_IF_0 = ("limit", "episodes")
 
 
@@ -240,3 +250,61 @@ def build_shrunk(name: str, out: str | Path) -> Path:
     kind.from_config(type(config)(**values)).save_pretrained(out)
     tokenizer.save_pretrained(out)
     return out
+
+
+class Player(Generator):
+    """Says what a script says in place of a policy, and counts the turns."""
+
+    turns: int = 0
+
+
+Play = Callable[[Generator, Sequence[Task], Toolbox, Dialect], Player]
+"""Makes a player of the policy, the questions that may be asked, the tools and the dialect."""
+
+
+@dataclass(frozen=True)
+class ScriptedJudge(GeneratorJudge):
+    """A judge whose verdicts are the random model's, and whose texts are made of the request."""
+
+    @classmethod
+    def of(cls, judge: GeneratorJudge) -> Self:
+        return cls(**{field.name: getattr(judge, field.name) for field in fields(judge)})
+
+    def write_batch(self, requests: Sequence[Request]) -> list[str | None]:
+        return [_text_for(request) for request in requests]
+
+
+def _text_for(request: Request) -> str:
+    if request.prompt == "claims":
+        return f"The answer is {request.fields['answer']}."
+    if request.prompt == "lure":
+        return f"{request.fields['query']}: {WRONG}."
+    return list(request.fields.values())[-1]
+
+
+def reached(folder: Path, turns: int) -> list[str]:
+    """Lines on what a dry run reached: its scripted turns, and in the rollouts of training the
+    tools and each of the rewards.
+    """
+    rollouts = list(read_jsonl(folder / "trajectories.jsonl"))
+    steps = [step for rollout in rollouts for step in rollout.steps]
+    valid = sum(not step.issues for step in steps)
+    calls = Counter(step.call.name for step in steps if step.call is not None)
+    values: Counter[str] = Counter()
+    for rollout in rollouts:
+        for name, value in rollout.meta.get("scores", {}).items():
+            values[name] += value is not None
+    without = [name for name, count in values.items() if not count]
+    lines = [
+        f"dry run: {turns} scripted turns, {len(steps)} of them in {len(rollouts)} rollouts of "
+        f"training, {valid} valid",
+        f"  calls: {_counts(calls) or 'none'}",
+        f"  rewards with a value: {_counts(+values) or 'none'}",
+    ]
+    if without:
+        lines.append(f"  rewards without any value: {', '.join(without)}")
+    return lines
+
+
+def _counts(counter: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counter.items()))

@@ -39,10 +39,10 @@ from . import checkpoints
 from .arguments import PPO, PPOSettings, precision_line
 from .callbacks import StepLine
 from .changed_worlds import counterfactual_world, with_stale
+from .dry_run import Play, reached
 from .grpo import SearchGRPOTrainer
 from .policies import open_policy, save_policy
 from .ppo import SearchPPOTrainer
-from .scripted import Scripted, reached
 from .starting import Flags, RunArguments, started, warn_of_missing_gold
 
 BEFORE = "evaluation_before.json"
@@ -102,9 +102,6 @@ def build_trainer(flags: Flags, toolbox: Toolbox, reward: Reward) -> SearchGRPOT
         trajectory_file=Path(cast(str, args.output_dir)) / "trajectories.jsonl",
         peft_config=get_peft_config(model_args),
     )
-    if script.dry_run:
-        asked = [*tasks, *script.held_out()]
-        trainer.follow(Scripted(trainer.policy, asked, toolbox, trainer.engine.dialect))
     for callback in (ProgressCallback, PrinterCallback):  # `StepLine` says it in a line
         trainer.remove_callback(callback)
     return trainer
@@ -184,6 +181,7 @@ def trained(
     reward: Callable[[Judge | None], Reward],
     metrics: Mapping[str, Reward] | None = None,
     condenser: Callable[[], Condenser | None] = lambda: None,
+    play: Play | None = None,
 ) -> Iterator[Record | None]:
     """The run of a recipe: evaluate, train, save, evaluate again. It owns the output directory and
     the tools until the block ends.
@@ -193,6 +191,7 @@ def trained(
         reward: makes the reward from the judge.
         metrics: rewards that evaluations measure beside `measure.suite.default_rewards`.
         condenser: makes what shortens the responses of tools, see `EnvironmentArguments.toolbox`.
+        play: makes what is sampled in a dry run, in place of the policy.
 
     Yields:
         The record of the run; `None` in all processes but the main one.
@@ -207,6 +206,11 @@ def trained(
     with started(script, args), script.toolbox(condenser()) as toolbox:
         judge = script.load_judge()
         trainer = build_trainer(flags, toolbox, reward(judge))
+        player = None
+        if script.dry_run and play is not None:
+            questions = [*trainer.tasks, *script.held_out()]
+            player = play(trainer.policy, questions, toolbox, trainer.engine.dialect)
+            trainer.follow(player)
         measured = {
             **default_rewards(script.dialect, judge, suites.facts_are_known(script.eval_questions)),
             **(metrics or {}),
@@ -218,21 +222,13 @@ def trained(
         checkpoints.train(trainer, script.resume)
         save_policy(trainer, merged=script.save_merged)
         after = evaluate(trainer, script, measured, "after training")
-        if script.dry_run:
-            say_what_was_reached(trainer)
+        if player is not None and PartialState().is_main_process:
+            print("\n".join(reached(Path(cast(str, args.output_dir)), player.turns)))
         yield (
             record_of(trainer, flags, before.evaluation, after)
             if PartialState().is_main_process
             else None
         )
-
-
-def say_what_was_reached(trainer: SearchGRPOTrainer) -> None:
-    """Print what a dry run reached."""
-    script = trainer.generator
-    if isinstance(script, Scripted) and PartialState().is_main_process:
-        folder = Path(cast(str, trainer.args.output_dir))
-        print("\n".join(reached(folder, script.turns)))
 
 
 def record_of(

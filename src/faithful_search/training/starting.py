@@ -92,7 +92,7 @@ class RunArguments(EnvironmentArguments, JudgeArguments, StartArguments):
         """As of `JudgeArguments`; in a dry run one that writes what can be read."""
         judge = super().load_judge()
         if self.dry_run and judge is not None and judge.name.startswith("generator:"):
-            from .scripted import ScriptedJudge
+            from .dry_run import ScriptedJudge
 
             return ScriptedJudge.of(judge)  # type: ignore[arg-type]
         return judge

@@ -4,27 +4,23 @@ A random model never writes a valid turn. Here it is asked for probabilities and
 expert's script takes its place where turns are sampled.
 """
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ..coldstart.experts import Habits, run_experts
-from ..coldstart.plans import plan_all, planner_for
 from ..dialects.base import Dialect
 from ..errors import DataError
 from ..inference.base import Completion, Generator, Sampling
 from ..inference.chat import ChatFormat
-from ..judges import Request
-from ..judges.generator import GeneratorJudge
 from ..tasks import Task
 from ..tools import Toolbox
-from ..trajectory import Step, read_jsonl
+from ..training.dry_run import WRONG, Player
+from ..trajectory import Step
+from .experts import Habits, run_experts
+from .plans import plan_all, planner_for
 
-WRONG, WRONG_EVERY = "Atlantis", 4
+WRONG_EVERY = 4
 """Every so many answers are wrong, so that rewards differ within a group."""
 _NO_PLAN = "I can answer now."
 _AS_TOOLS_ARE = Habits(wrong_tool=0.0, dropped=0.0, nothing=0.0, blind=0.0, shuffled=0.0)
@@ -39,7 +35,7 @@ class Turn(NamedTuple):
     wrong: str
 
 
-class Scripted(Generator):
+class Scripted(Player):
     """Continues the prompt of a question's episode with the expert's next turn.
 
     Args:
@@ -57,7 +53,6 @@ class Scripted(Generator):
         self.chat = ChatFormat.of(self.tokenizer, dialect)
         self.tasks = {task.question: task for task in tasks}
         self._planner = planner_for("world", tasks)
-        self.turns = 0
         self._scripts: dict[str, list[Turn]] = {}  # by question
         self._answers = 0
 
@@ -67,10 +62,10 @@ class Scripted(Generator):
         sampling: Sampling,
         max_new_tokens: Sequence[int] | None = None,
     ) -> list[Completion]:
-        asked = [(self._question(prompt), self._text(prompt)) for prompt in prompts]
-        self._write({question for question, _ in asked if question is not None})
+        pairs = [(self._question(prompt), self._text(prompt)) for prompt in prompts]
+        self._write({question for question, _ in pairs if question is not None})
         completions = []
-        for question, text in asked:
+        for question, text in pairs:
             reply = _verdict(text) if question is None else self._next_turn(question, text)
             # As if it had been stopped at a string: the engine writes the end of the turn
             completions.append(Completion(self.chat.encode(reply), "stop"))
@@ -130,51 +125,3 @@ def _verdict(text: str) -> str:
     read.
     """
     return "False\nScore: 0.2" if WRONG in text else "True\nScore: 0.7"
-
-
-@dataclass(frozen=True)
-class ScriptedJudge(GeneratorJudge):
-    """A judge whose verdicts are the random model's, and whose texts are made of the request."""
-
-    @classmethod
-    def of(cls, judge: GeneratorJudge) -> Self:
-        return cls(**{field.name: getattr(judge, field.name) for field in fields(judge)})
-
-    def write_batch(self, requests: Sequence[Request]) -> list[str | None]:
-        return [_text_for(request) for request in requests]
-
-
-def _text_for(request: Request) -> str:
-    if request.prompt == "claims":
-        return f"The answer is {request.fields['answer']}."
-    if request.prompt == "lure":
-        return f"{request.fields['query']}: {WRONG}."
-    return list(request.fields.values())[-1]
-
-
-def reached(folder: Path, turns: int) -> list[str]:
-    """Lines on what a dry run reached: its scripted turns, and in the rollouts of training the
-    tools and each of the rewards.
-    """
-    rollouts = list(read_jsonl(folder / "trajectories.jsonl"))
-    steps = [step for rollout in rollouts for step in rollout.steps]
-    valid = sum(not step.issues for step in steps)
-    calls = Counter(step.call.name for step in steps if step.call is not None)
-    values: Counter[str] = Counter()
-    for rollout in rollouts:
-        for name, value in rollout.meta.get("scores", {}).items():
-            values[name] += value is not None
-    without = [name for name, count in values.items() if not count]
-    lines = [
-        f"dry run: {turns} scripted turns, {len(steps)} of them in {len(rollouts)} rollouts of "
-        f"training, {valid} valid",
-        f"  calls: {_counts(calls) or 'none'}",
-        f"  rewards with a value: {_counts(+values) or 'none'}",
-    ]
-    if without:
-        lines.append(f"  rewards without any value: {', '.join(without)}")
-    return lines
-
-
-def _counts(counter: Counter[str]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in sorted(counter.items()))
