@@ -332,16 +332,15 @@ def prices(asked: Sequence[Part], steps: int, flags: argparse.Namespace) -> list
         count = part.value * steps
         cost = count * per_request[part.name]
         total += cost
-        lines.append(
-            f"  {part.name:<22}{part.value:>9,.0f}  {part.how}; {count:,.0f} in all: {cost:,.0f}"
-        )
+        how = f"a step: {part.how}; in all {count:,.0f}, price {cost:,.0f}"
+        lines.append(f"  {part.name:<22}{part.value:>7,.0f}  {how}")
     if not lines:
         return ["services: none are asked"]
-    told = (
+    rates = (
         f"{flags.search_price:g} for 1,000 queries, {flags.page_price:g} for 1,000 pages, "
         f"{flags.judge_prices} for 1 M tokens of the judge, {flags.judge_tokens} a request"
     )
-    return [f"services, requests a step: {total:,.0f} in all, at {told}", *lines]
+    return [f"services: price {total:,.0f} in all, at {rates}", *lines]
 
 
 def longest_row(config: dict[str, Any], flags: argparse.Namespace) -> int:

@@ -479,7 +479,8 @@ def test_a_dry_run_hides_nothing_that_the_real_run_would_refuse(tmp_path, monkey
 
 
 def test_the_estimate_in_each_header_is_what_the_script_says():
-    for name in ("pou_qwen2.5-7b", "pou_qwen2.5-7b_lora", "pou_qwen2.5-0.5b", "ppo_qwen2.5-7b"):
+    rollouts = ("pou_qwen2.5-7b", "pou_qwen2.5-7b_lora", "pou_qwen2.5-0.5b", "ppo_qwen2.5-7b")
+    for name in (*rollouts, "sft_qwen2.5-7b"):
         header = (
             (RECIPES / "configs" / f"{name}.yaml")
             .read_text(encoding="utf-8")
@@ -490,6 +491,40 @@ def test_the_estimate_in_each_header_is_what_the_script_says():
         assert "".join(f"#   {line}\n" for line in lines) in header
         total, room = map(float, re.search(r"memory: ([\d.]+) GB of (\d+)", header).groups())
         assert total < 0.9 * room
+
+
+CONFIGURATIONS = sorted((RECIPES / "configs").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.stem)
+def test_every_configuration_has_an_estimate(path):
+    first, *lines = estimate.main([str(path), "--judge-prices", "0.15,0.6"])
+    assert re.fullmatch(r"memory: [\d.]+ GB of 80", first)
+    assert any(line.startswith("time of a step:") for line in lines)
+    assert any(line.startswith("services:") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("pokee_qwen2.5-7b", "512 rollouts x (1 answer); in all 71,680, price 15"),
+        ("pokee_qwen2.5-7b", "512 rollouts x 3 calls x 3, half of them to other tools"),
+        ("pou_four_tools", "(1 answer + 1 claims + 1 support + 1 lure + 3 condensing)"),
+        ("veritas_qwen2.5-7b", "(3 info_think)"),
+        ("self_eval_qwen2.5-7b", "0.081 B x 16 bytes"),
+        ("sft_self_eval_qwen2.5-7b", "7.616 B x 0.56 bytes"),
+    ],
+)
+def test_an_estimate_counts_what_the_recipe_asks(name, says):
+    flags = ["--gpus", "8", "--judge-prices", "0.15,0.6"]
+    lines = estimate.main([str(RECIPES / "configs" / f"{name}.yaml"), *flags])
+    assert any(says in line for line in lines)
+
+
+@pytest.mark.parametrize("name", ["pokee_qwen2.5-7b", "veritas_qwen2.5-7b", "sft_qwen2.5-7b"])
+def test_probes_are_those_of_proof_of_use_alone(name):
+    lines = estimate.main([str(RECIPES / "configs" / f"{name}.yaml")])
+    assert not any("probing" in line or "sensitivity" in line for line in lines)
 
 
 def test_a_model_here_is_shrunk_with_its_own_tokenizer(tmp_path):
