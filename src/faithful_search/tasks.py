@@ -13,6 +13,7 @@ from .errors import DataError
 from .json_lines import read_rows
 from .suites.drawing import drawn
 from .suites.published import same_set
+from .suites.published_rows import is_encrypted
 
 CHANGE = "counterfactual"
 """The entry in `meta` of a question that is asked in a changed world, and of its rollouts: what is
@@ -59,6 +60,11 @@ def task_from_row(row: Mapping[str, Any], number: int = 0, where: str = "row") -
         raise DataError(
             f"{where} {number}: no column {' and no column '.join(missing)}; it has: "
             f"{', '.join(row) or 'nothing'}"
+        )
+    if is_encrypted(row):
+        raise DataError(
+            f"{where} {number}: encrypted, as BrowseComp's questions are: load them by their name, "
+            "browsecomp"
         )
     used = {question.column, gold.column, *columns.ALIASES}
     used.update(("id", "supporting_ids", "supporting_titles", "meta"))

@@ -172,11 +172,12 @@ class StandInHub:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.newest = "a1b2c3"
+        self.tags: dict[str | None, str] = {}
         self.calls: list[tuple[str, str | None]] = []
         self.lines: dict[str, list[str]] = {}
 
-    def dataset_info(self, repository: str) -> SimpleNamespace:
-        return SimpleNamespace(sha=self.newest)
+    def dataset_info(self, repository: str, revision: str | None = None) -> SimpleNamespace:
+        return SimpleNamespace(sha=self.tags.get(revision, self.newest))
 
     def hf_hub_download(self, repository: str, file: str, repo_type: str, revision: str) -> str:
         assert repo_type == "dataset"

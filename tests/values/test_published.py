@@ -14,7 +14,7 @@ from faithful_search.suites import load_suite, suite_names
 from faithful_search.suites.downloading import download, passages, read_lock
 from faithful_search.suites.published import PUBLISHED, published
 from faithful_search.suites.published_rows import decrypted, flashrag, pqaref
-from faithful_search.tasks import load_tasks
+from faithful_search.tasks import load_tasks, task_from_row
 
 ALIASES = {"musique", "pira", "nq", "triviaqa", "popqa", "bamboogle", "hotpotqa"}
 ALIASES |= {"2wikimultihopqa"}
@@ -119,6 +119,11 @@ def test_bioasq_names_its_evidence(hub, tmp_path):
     assert downloaded(tmp_path, "bioasq")[0]["supporting_ids"] == ["101", "102"]
 
 
+def test_encrypted_questions_are_refused():
+    with pytest.raises(DataError, match="encrypted, as BrowseComp's questions are"):
+        task_from_row(ROWS["browsecomp"][0])
+
+
 @pytest.mark.parametrize(("name", "need"), [("gaia", "a file"), ("hle", "an image")])
 def test_what_needs_more_than_text_is_left_out_and_counted(hub, tmp_path, name, need):
     _, source, _ = download(name, None, tmp_path / "data")
@@ -204,14 +209,20 @@ def test_a_later_download_takes_the_locked_revision(hub, tmp_path):
     assert [revision for _, revision in hub.calls] == ["a1b2c3", "a1b2c3"]
 
 
-def test_a_revision_that_is_named_is_taken(hub, tmp_path):
+def test_the_lock_has_the_commit_of_a_tag(hub, tmp_path):
+    hub.tags["v1"] = "d4e5f6"
     _, source, _ = download("nq", None, tmp_path / "data", revision="v1")
-    assert source.revision == "v1"
+    assert source.revision == "d4e5f6"
+
+
+def test_a_commit_is_taken_as_it_is(hub, tmp_path):
+    _, source, _ = download("nq", None, tmp_path / "data", revision="0" * 40)
+    assert source.revision == "0" * 40
 
 
 def test_another_revision_replaces_the_file(hub, tmp_path):
     download("nq", None, tmp_path / "data")
-    _, source, is_new = download("nq", None, tmp_path / "data", revision="v1")
+    _, source, is_new = download("nq", None, tmp_path / "data", revision="0" * 40)
     assert is_new
     assert read_lock(tmp_path / "data") == {"nq.test.jsonl.gz": source}
 
@@ -219,7 +230,17 @@ def test_another_revision_replaces_the_file(hub, tmp_path):
 def test_a_file_that_was_changed_is_not_replaced(hub, tmp_path):
     path, _, _ = download("nq", None, tmp_path / "data")
     path.write_bytes(b"mine")
-    with pytest.raises(DataError, match="is not as it was downloaded"):
+    for revision in (None, "0" * 40):
+        with pytest.raises(DataError, match="is not as it was downloaded"):
+            download("nq", None, tmp_path / "data", revision=revision)
+    assert path.read_bytes() == b"mine"
+
+
+def test_a_file_of_the_users_own_is_not_replaced(hub, tmp_path):
+    path = tmp_path / "data" / "nq.test.jsonl.gz"
+    path.parent.mkdir()
+    path.write_bytes(b"mine")
+    with pytest.raises(DataError, match="is not as it was downloaded, if it was"):
         download("nq", None, tmp_path / "data")
     assert path.read_bytes() == b"mine"
 

@@ -11,6 +11,7 @@ import gzip
 import json
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date
 from pathlib import Path
@@ -29,6 +30,7 @@ from .published_rows import NotText, Row, contexts
 LOCK = "sources.json"
 DATA_FOLDER = "FAITHFUL_SEARCH_DATA"
 """The environment variable that names the folder of data sets; without it, it is `data`."""
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _log = logging.getLogger(__name__)
 OnBroken = Callable[[str, str], object]
 """Told of a row that could not be read: which one, and why."""
@@ -88,10 +90,11 @@ def download(
     Args:
         name, split: see `published`; without a split the one that papers evaluate on.
         limit, seed: as in `load_tasks`.
-        revision: of the repository. Without it, the one of the lock, else the newest.
+        revision: of the repository, a commit, tag or branch. Without it, the one of the lock, else
+            the newest.
 
     Returns the file, what the lock says of it, and whether it was written now. Raises `DataError`
-    for what cannot be downloaded, and where a file was changed since it was written.
+    for what cannot be downloaded, and for a file that is there and not as it was downloaded.
     """
     entry = published(name)
     split = split or entry.evaluated
@@ -99,14 +102,16 @@ def download(
     path = folder / file_name(name, split, limit, seed)
     lock = read_lock(folder)
     before = lock.get(path.name)
+    if path.exists() and (before is None or sha256_of(path) != before.sha256):
+        raise DataError(
+            f"{path} is not as it was downloaded, if it was: move it elsewhere, or delete it and "
+            "run the same command again"
+        )
+    if revision is not None:
+        revision = commit_of(entry, revision)
     if before is not None and path.exists() and revision in (None, before.revision):
-        if sha256_of(path) != before.sha256:
-            raise DataError(
-                f"{path} is not as it was downloaded: move it elsewhere, or delete it and run the "
-                "same command again"
-            )
         return path, before, False
-    revision = revision or locked_revision(lock, entry) or newest_revision(entry)
+    revision = revision or locked_revision(lock, entry) or commit_of(entry)
     left_out: dict[str, int] = {}
     broken = 0
 
@@ -234,14 +239,18 @@ def locked_revision(lock: Mapping[str, Source], entry: PublishedSet) -> str | No
     )
 
 
-def newest_revision(entry: PublishedSet) -> str:
-    """The commit that `main` of the repository is at; of a file that is no repository's, "none"."""
+def commit_of(entry: PublishedSet, revision: str | None = None) -> str:
+    """The commit that a revision of the repository is at, by default `main`; of a file that is no
+    repository's, "none".
+    """
     if entry.files:
         return "none"
+    if revision is not None and _COMMIT.fullmatch(revision):
+        return revision
     from huggingface_hub import HfApi
 
     try:
-        return str(HfApi().dataset_info(entry.repository).sha)
+        return str(HfApi().dataset_info(entry.repository, revision=revision).sha)
     except Exception as error:  # the Hub's failures are of many unrelated types
         raise _unreachable(entry, error) from error
 

@@ -138,6 +138,17 @@ def browsecomp(row: Published) -> Row:
     return {"question": problem, "answers": [decrypted(str(row.get("answer") or ""), secret)]}
 
 
+def is_encrypted(row: Published) -> bool:
+    """Whether a row is one of BrowseComp's, as published.
+
+    Example:
+        >>> is_encrypted({"problem": "YgJ6LQ==", "answer": "YgJ6LQ==", "canary": "x"})
+        True
+    """
+    problem = row.get("problem")
+    return bool(row.get("canary")) and isinstance(problem, str) and len(problem.split()) == 1
+
+
 def decrypted(text: str, password: str) -> str:
     """BrowseComp's cipher: base64 of the bytes, each XOR the SHA-256 of the password, which is
     repeated. Raises `DataError` for what is no such text.
