@@ -14,8 +14,7 @@ class JudgeArguments:
     judge: str | None = flag(
         None,
         f"Judge: {', '.join(names())}, or the path of a file that defines one. By default words "
-        "are "
-        "compared, as by lexical.",
+        "are compared, as by lexical.",
     )
     judge_model: str | None = flag(
         None, "Model of the judge: a served name, a Hub id or a directory."
@@ -26,12 +25,14 @@ class JudgeArguments:
     judge_cache: str | None = flag(
         None, "SQLite file in which answers are cached, or 'none'. By default in the Hub's cache."
     )
-    judge_concurrency: int = flag(16, "Number of concurrent requests to the judge.")
+    judge_concurrency: int | None = flag(
+        None, "Number of concurrent requests to the judge. By default 16."
+    )
     judge_timeout: float | None = flag(
         None, "Seconds that a request may take. By default 60 (endpoint) or 300 (served judge)."
     )
-    judge_max_tokens: int = flag(
-        16, "Maximum tokens of a reply; a model that reasons first needs more."
+    judge_max_tokens: int | None = flag(
+        None, "Maximum tokens of a reply. By default 16; a model that reasons first needs more."
     )
     judge_together: bool = flag(
         True, "Judge claims on the same evidence in one request, without probabilities."

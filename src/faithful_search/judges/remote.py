@@ -54,7 +54,7 @@ class RemoteJudge(Judge):
 
     url: str
     timeout: float = 300.0
-    concurrency: int = 8
+    concurrency: int = 16
     patience: Patience = field(default_factory=lambda: Patience(retries=5))
     _background: Background = field(
         default_factory=lambda: Background(4), init=False, repr=False, compare=False
