@@ -8,7 +8,6 @@
 import os
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Any
 from uuid import uuid4
 
@@ -20,6 +19,7 @@ from ..wire.background import Background
 from ..wire.http import Http
 from ..wire.redact import carried, redact
 from .documents import Document
+from .workers import chunks
 
 PUBLIC_KEY, SECRET_KEY = "LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY"
 ADDRESSES = ("LANGFUSE_BASE_URL", "LANGFUSE_HOST")
@@ -93,7 +93,7 @@ def send(documents: Iterable[Document]) -> SentScores:
     http, background = Http(timeout=60.0), Background()
     outcome = SentScores()
     try:
-        for events_at_once in _chunks(_events(documents, outcome)):
+        for events_at_once in chunks(_events(documents, outcome), AT_ONCE):
             body = {"batch": events_at_once}
             request = http.post(f"{address}/api/public/ingestion", json=body, headers=headers)
             reply = msgspec.json.decode(background.run(request).body, type=IngestionReply)
@@ -125,11 +125,6 @@ def _events(documents: Iterable[Document], outcome: SentScores) -> Iterator[dict
             yield from batch_of(document)["batch"]
         except DataError as error:
             outcome.refused.append(f"row {document.row}: {error}")
-
-
-def _chunks(events: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    while chunk := list(islice(events, AT_ONCE)):
-        yield chunk
 
 
 def _why(outcome: EventOutcome) -> str:

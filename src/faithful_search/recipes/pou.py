@@ -142,6 +142,9 @@ class PoUArguments(RunArguments):
         self._check_judge()
         self._check_support()
         self._check_probes()
+        # they refuse their own knobs
+        self.sensitivity()
+        self.answer()
 
     def _check_published(self) -> None:
         if self.reward not in published.names():
@@ -194,8 +197,6 @@ class PoUArguments(RunArguments):
             raise ConfigError(
                 f"budget must be -1 (all steps), 0 (no R_pt) or more, not {self.budget}"
             )
-        self.sensitivity()
-        self.answer()
         flags_of_probes = {
             "--lures judge": self.lures == "judge",
             "--foils world": self.foils == "world",
@@ -242,20 +243,8 @@ def build_reward(script: PoUArguments, judge: Judge | None = None) -> Mix:
     judge = judge or script.load_judge()
     if script.reward in published.names():
         return published.mix_of(script.reward, judge)
-    ungated = Correctness(
-        script.correctness, judge=judge if script.correctness == "judge" else None
-    )
-    correctness: Reward = ungated
-    if script.source_gated:
-        support = AnswerSupport()
-        if script.source_gated_by == "support":
-            support = _support(script, judge)
-        correctness = SourceGated(ungated, support)
-    snippets: tuple[Passage, ...] = ()
-    if script.snippets:
-        passages = script.corpus_passages()
-        rows = ({"title": passage.title, "text": passage.text} for passage in passages)
-        snippets = corpus_snippets(rows, script.snippets)
+    correctness = _correctness(script, judge)
+    snippets = _snippets(script)
     if script.reward == "answer_only":
         mix = answer_only_mix(correctness)
     else:
@@ -279,17 +268,35 @@ def _proof_of_use(
 
         foils = bundled_world(("train",))
     writer = _writer(judge, "--lures judge") if script.lures == "judge" else None
-    mix = pou_mix(
-        sensitivity=script.sensitivity(foils=foils, snippets=snippets, writer=writer) or False,
+    sensitivity: Reward | None = script.sensitivity(foils=foils, snippets=snippets, writer=writer)
+    if sensitivity is not None and script.shuffle_sensitivity:
+        sensitivity = Shuffled(sensitivity)
+    return pou_mix(
+        sensitivity=sensitivity or False,
         answer=script.answer(process=_support(script, judge), outcome=correctness),
         alpha_start=script.alpha_start,
         process_on_right=script.process_on_right,
     )
-    if not script.shuffle_sensitivity:
-        return mix
-    name = EvidenceSensitivity.name
-    shuffled = Shuffled(mix.parts[name])  # type: ignore[arg-type]
-    return replace(mix, parts={**mix.parts, name: shuffled})
+
+
+def _correctness(script: PoUArguments, judge: Judge | None) -> Reward:
+    """R_anc, behind the source gate if asked for."""
+    ungated = Correctness(
+        script.correctness, judge=judge if script.correctness == "judge" else None
+    )
+    if not script.source_gated:
+        return ungated
+    by_words = script.source_gated_by == "words"
+    return SourceGated(ungated, AnswerSupport() if by_words else _support(script, judge))
+
+
+def _snippets(script: PoUArguments) -> tuple[Passage, ...]:
+    """The passages of the corpus that replacements are drawn from."""
+    if not script.snippets:
+        return ()
+    passages = script.corpus_passages()
+    rows = ({"title": passage.title, "text": passage.text} for passage in passages)
+    return corpus_snippets(rows, script.snippets)
 
 
 def build_condenser(script: PoUArguments) -> Condensing | None:

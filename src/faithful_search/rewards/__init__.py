@@ -95,7 +95,7 @@ def labels() -> dict[str, str]:
 def pou_mix(
     *,
     paper: bool = False,
-    sensitivity: EvidenceSensitivity | bool = True,
+    sensitivity: Reward | bool = True,
     answer: Adaptive | None = None,
     support: Reward | None = None,
     correctness: Reward | None = None,
