@@ -361,11 +361,19 @@ def test_a_step_of_each_recipe_logs_what_it_rewards(
 
 # --- the papers' sizes, on a CPU
 
+
+@pytest.mark.parametrize("name", ["pou_qwen2.5-7b", "ppo_qwen2.5-7b", "self_eval_qwen2.5-7b"])
+def test_the_papers_loss_is_a_mean_over_rollouts(name):
+    settings = read_config(RECIPES / "configs" / f"{name}.yaml")
+    assert settings["loss_type"] == "grpo"
+    assert "beta" in settings
+
+
 JUDGE = ("--judge_url", "http://127.0.0.1:9/v1", "--judge_model", "NAME")
 DATA = ("--questions", "train.jsonl.gz", "--eval_questions", "test.jsonl.gz")
 FAST = "pou_qwen2.5-7b"
 SLOW = (
-    *("pou_qwen2.5-7b_lora", "pou_qwen2.5-0.5b", "pou_four_tools", "pou_smollm2-135m"),
+    *("pou_qwen2.5-7b_lora", "pou_qwen2.5-0.5b", "pou_smollm2-135m"),
     *("veritas_qwen2.5-7b", "ppo_qwen2.5-7b", "pokee_qwen2.5-7b", "self_eval_qwen2.5-7b"),
 )
 ASKS_NOBODY = ("pou_qwen2.5-0.5b", "pou_smollm2-135m", "self_eval_qwen2.5-7b")
@@ -509,7 +517,7 @@ def test_every_configuration_has_an_estimate(path):
     [
         ("pokee_qwen2.5-7b", "512 rollouts x (1 answer); in all 71,680, price 15"),
         ("pokee_qwen2.5-7b", "512 rollouts x 3 calls x 3, half of them to other tools"),
-        ("pou_four_tools", "(1 answer + 1 claims + 1 support + 1 lure + 3 condensing)"),
+        ("pou_qwen2.5-7b", "(1 answer + 1 claims + 1 support + 1 lure + 3 condensing)"),
         ("veritas_qwen2.5-7b", "(3 info_think)"),
         ("self_eval_qwen2.5-7b", "0.081 B x 16 bytes"),
         ("sft_self_eval_qwen2.5-7b", "7.616 B x 0.56 bytes"),

@@ -184,7 +184,7 @@ def test_the_papers_configuration_has_its_tools(monkeypatch, tmp_path):
         --bf16 false --use_cpu true \
         --tool_cache {tmp_path}/tools.sqlite --judge_cache none --questions a.jsonl --eval_questions b.jsonl"
     script = configured(
-        "--config", str(RECIPES / "configs" / "pou_four_tools.yaml"), *shlex.split(flags)
+        "--config", str(RECIPES / "configs" / "pou_qwen2.5-7b.yaml"), *shlex.split(flags)
     )
     with script.toolbox(pou.build_condenser(script)) as toolbox:
         kinds = [type(tool).__name__ for tool in toolbox.tools.values()]
