@@ -107,7 +107,7 @@ def _in_file(path: Path, base: type) -> type:
     if key not in sys.modules:
         spec = importlib.util.spec_from_file_location(key, path)
         if spec is None or spec.loader is None or not path.is_file():
-            raise ConfigError(f"there is no file {path} that could define a {kind}")
+            raise ConfigError(f"there is no file {path} that could define {_with_article(kind)}")
         module = sys.modules[key] = importlib.util.module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
@@ -115,12 +115,16 @@ def _in_file(path: Path, base: type) -> type:
             del sys.modules[key]
             reason = f"{type(error).__name__}: {error}"
             raise ConfigError(
-                f"cannot import {path}, which should define a {kind}: {reason}"
+                f"cannot import {path}, which should define {_with_article(kind)}: {reason}"
             ) from (error)
     defined = _only(sys.modules[key], base)
     if defined is None:
         raise ConfigError(f"{path} defines no {kind}, or several: it needs one class of {base!r}")
     return defined
+
+
+def _with_article(kind: str) -> str:
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def _find(package: ModuleType, name: str, base: type) -> type | None:

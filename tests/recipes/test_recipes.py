@@ -33,7 +33,16 @@ from faithful_search.trajectory import read_jsonl
 from faithful_search.world import bundled_world
 from faithful_search.world.facts import FactsJudge
 
-RECIPE = {"hack": "pou", "self": "self_eval", "rm": "reward_model", "eval": "evaluate"}
+RECIPE = {
+    "hack": "pou",
+    "self": "self_eval",
+    "rm": "reward_model",
+    "eval": "evaluate",
+    # baselines, whose rewards the recipe of Proof-of-Use has by name
+    "deep": "pou",
+    "r1": "pou",
+    "search": "pou",
+}
 
 
 CONFIGS = [RECIPES / "configs", ROOT / "scripts" / "studies", ROOT / "scripts" / "policies"]
@@ -52,7 +61,11 @@ def config_named(name: str) -> Path:
 def test_every_configuration_is_accepted(path):
     recipe = recipe_of(path.stem)
     world = (
-        () if recipe == "reward_model" else WORLD[:2] if recipe in ("evaluate", "sft") else WORLD
+        ()
+        if recipe == "reward_model"
+        else WORLD[:2]
+        if recipe in ("evaluate", "rejection", "sft")
+        else WORLD
     )
     settings = parse(recipe, "--config", str(path), *world)
     given = {

@@ -22,7 +22,7 @@ def recipe_module(recipe: str) -> ModuleType:
 def parse(recipe: str, *flags: str) -> tuple[Any, ...]:
     """The settings of a recipe, on a CPU, checked as the recipe checks them."""
     module = recipe_module(recipe)
-    if recipe == "evaluate":
+    if recipe in ("evaluate", "rejection"):
         return (module.parse(flags),)
     return module.parse([*flags, *CPU])
 

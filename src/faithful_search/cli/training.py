@@ -54,6 +54,7 @@ for recipe in (
     Recipe("self-eval", "self_eval", "GRPO with scores that the policy gives itself."),
     Recipe("pokee", "pokee", "RLOO with AI feedback on the answer, as PokeeResearch."),
     Recipe("sft", "sft", "Supervised start: a policy that writes the dialect."),
+    Recipe("rejection", "rejection", "Rejection sampling: train on rollouts that are right."),
     Recipe("reward-model", "reward_model", "Distil a small judge from labelled pairs."),
 ):
     train.add_command(recipe)

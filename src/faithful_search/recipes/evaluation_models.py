@@ -7,7 +7,7 @@ from ..bundled import bundled_policy
 from ..inference.base import Generator
 from ..rollout import Agent
 from ..tools.toolbox import Toolbox
-from .evaluation_settings import EvaluationArguments
+from .evaluation_settings import EvaluationArguments, PolicyArguments
 
 REPLY_TOKENS, TOTAL_TOKENS = 512, 8192
 """The limits of an agent's reply and of its episode, unless flags say otherwise."""
@@ -24,7 +24,7 @@ class Models:
         self.chat: ChatModel | None = None
         self._generators: dict[str, Generator] = {}
 
-    def generator(self, name: str, script: EvaluationArguments) -> Generator:
+    def generator(self, name: str, script: PolicyArguments) -> Generator:
         """The policy of this name, a directory or a Hub id."""
         if name not in self._generators:
             self._generators[name] = _open_policy(name, script)
@@ -59,7 +59,7 @@ def settings_of(script: EvaluationArguments) -> AgentSettings:
     )
 
 
-def _open_policy(name: str, script: EvaluationArguments) -> Generator:
+def _open_policy(name: str, script: PolicyArguments) -> Generator:
     from transformers import AutoModelForCausalLM
 
     from ..inference.loading import open_model

@@ -4,7 +4,7 @@ those flags for one policy, and for one question set of a suite.
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from .. import agents, dialects, suites
 from ..agents import untrained
@@ -26,8 +26,8 @@ UNTRAINED = "untrained"
 
 
 @dataclass
-class EvaluationArguments(EnvironmentArguments, JudgeArguments):
-    """Which policy is measured, on which questions, and who judges."""
+class PolicyArguments(EnvironmentArguments):
+    """Which policy plays episodes, and how it is opened."""
 
     # `as_trained` fills in those of the next ten flags that are left open
     dialect: str | None = flag(  # type: ignore[assignment]
@@ -76,6 +76,19 @@ class EvaluationArguments(EnvironmentArguments, JudgeArguments):
         "Policy to measure: the directory or Hub id of a model or an adapter, or 'tiny' (bundled); "
         "with --agent the agent's model, with --endpoint the name of the served one.",
     )
+    seed: int = flag(0, "Random seed of the sampling.")
+    dtype: str = flag("float32", "Data type of the weights.")
+    threads: int = flag(0, "Number of CPU threads. 0 takes as many as there are idle cores.")
+    trust_remote_code: bool = flag(False, "Allow a policy to run the Python code beside it.")
+
+
+Policy = TypeVar("Policy", bound=PolicyArguments)
+
+
+@dataclass
+class EvaluationArguments(PolicyArguments, JudgeArguments):
+    """Which policy is measured, on which questions, and who judges."""
+
     agent: str | None = flag(
         None,
         f"Agent to measure, which needs no training: {', '.join(agents.names())}, or the path of a "
@@ -129,10 +142,6 @@ class EvaluationArguments(EnvironmentArguments, JudgeArguments):
     estimate: bool = flag(
         False, "Say what endpoints would be asked, and what it would cost, and ask nothing."
     )
-    seed: int = flag(0, "Random seed of the sampling.")
-    dtype: str = flag("float32", "Data type of the weights.")
-    threads: int = flag(0, "Number of CPU threads. 0 takes as many as there are idle cores.")
-    trust_remote_code: bool = flag(False, "Allow a policy to run the Python code beside it.")
 
     @property
     def agent_name(self) -> str | None:
@@ -237,7 +246,7 @@ def of_set(script: EvaluationArguments, question_set: QuestionSet) -> Evaluation
     )
 
 
-def as_trained(script: EvaluationArguments, policy: str) -> EvaluationArguments:
+def as_trained(script: Policy, policy: str) -> Policy:
     """The flags with values for those that were left open: the policy's own from its training where
     they are known, else the usual ones.
 
