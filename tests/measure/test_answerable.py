@@ -13,9 +13,9 @@ from faithful_search.measure.answerable import (
     NO_STRING,
     NOT_ANNOTATED,
     NOT_RETRIEVED,
-    Limits,
+    LookupLimits,
     Query,
-    Row,
+    QuestionLookup,
     gold_of,
     gold_warning,
     is_closed,
@@ -70,12 +70,14 @@ QUESTIONS = [
         "supporting_titles": ["Belt"],
     },
 ]
-LIMITS = Limits(top_k=3, searches=4)
+LIMITS = LookupLimits(top_k=3, searches=4)
 
 
-def row(closed=False, in_corpus=(True,), answer_in_corpus=None, queries=()) -> Row:
+def row(closed=False, in_corpus=(True,), answer_in_corpus=None, queries=()) -> QuestionLookup:
     gold = tuple(f"g{place}" for place in range(len(in_corpus)))
-    return Row("q", "?", ("x",), closed, gold, in_corpus, tuple(queries), answer_in_corpus)
+    return QuestionLookup(
+        "q", "?", ("x",), closed, gold, in_corpus, tuple(queries), answer_in_corpus
+    )
 
 
 def found_at(answer=None, gold=(None,)) -> Query:
@@ -177,8 +179,8 @@ def test_a_closed_question_needs_enough_searches():
         in_corpus=(True, True),
         queries=[found_at(gold=(1, None)), found_at(gold=(None, 1))],
     )
-    assert verdict_of(both, Limits(top_k=1, searches=2)) == ANSWERABLE
-    assert verdict_of(both, Limits(top_k=1, searches=1)) == NOT_RETRIEVED
+    assert verdict_of(both, LookupLimits(top_k=1, searches=2)) == ANSWERABLE
+    assert verdict_of(both, LookupLimits(top_k=1, searches=1)) == NOT_RETRIEVED
 
 
 # --- all questions
@@ -206,7 +208,7 @@ def test_what_was_looked_up_is_not_searched_again(files):
         raise AssertionError("searched again")
 
     assert look(files, search=refuse).rows == first.rows
-    fewer = look(files, search=refuse, limits=Limits(1, 4))
+    fewer = look(files, search=refuse, limits=LookupLimits(1, 4))
     assert fewer.verdicts[ANSWERABLE] == ["same"]
 
 

@@ -128,7 +128,7 @@ class ServedModel:
         )
 
 
-class _Row(NamedTuple):
+class _Prompt(NamedTuple):
     """A request of a `PolicyModel`."""
 
     ids: list[int]
@@ -164,7 +164,7 @@ class PolicyModel:
         self.name = name or str(generator.tokenizer.name_or_path)
         self.window = window
         self.stats = Stats()
-        self._batcher: Batcher[_Row, Reply] = Batcher(self._generate, most=batch)
+        self._batcher: Batcher[_Prompt, Reply] = Batcher(self._generate, most=batch)
 
     @classmethod
     def open(cls, source: str, batch: int = 64, **kwargs: Any) -> Self:
@@ -199,7 +199,7 @@ class PolicyModel:
                     f"the prompt has {len(ids)} tokens, of {self.window} that the model takes"
                 )
             max_tokens = min(max_tokens, room)
-        return await self._batcher.ask(_Row(ids, max_tokens, tuple(stop), temperature))
+        return await self._batcher.ask(_Prompt(ids, max_tokens, tuple(stop), temperature))
 
     def _ids(self, messages: Messages) -> list[int]:
         """The messages as the chat template writes them; for a base model's tokenizer, which has
@@ -214,7 +214,7 @@ class PolicyModel:
         encoded = tokenizer(well_formed(text), add_special_tokens=False, verbose=False)
         return [*opening, *encoded["input_ids"]]
 
-    def _generate(self, rows: Sequence[_Row]) -> list[Reply]:
+    def _generate(self, rows: Sequence[_Prompt]) -> list[Reply]:
         """A reply for each row; rows that are sampled alike go together."""
         groups: dict[tuple[tuple[str, ...], float], list[int]] = {}
         for number, row in enumerate(rows):

@@ -48,7 +48,7 @@ def answerable(out: Path | None, overwrite: bool, **options: Any) -> None:
     such searches find. To continue after an interruption, run the same command again; other values
     of --search-top-k up to 20 and of --searches search nothing anew.
     """
-    from ..measure.answerable import RESULTS, ROWS, Limits, run_lookup, searching
+    from ..measure.answerable import RESULTS, ROWS, LookupLimits, run_lookup, searching
     from ..rollout.arguments import EnvironmentArguments
     from ..tasks import load_tasks
     from ..tools.local_search import kind_of_corpus
@@ -73,7 +73,7 @@ def answerable(out: Path | None, overwrite: bool, **options: Any) -> None:
         passages=environment.corpus_passages if can_be_read else None,
         folder=folder,
         settings=settings,
-        limits=Limits(options["search_top_k"], options["searches"]),
+        limits=LookupLimits(options["search_top_k"], options["searches"]),
         anew=overwrite,
     )
     echo(f"{len(tasks)} questions of {questions} in {corpus}: {result}\n")

@@ -26,7 +26,7 @@ _NO_PLAN = "I can answer now."
 _AS_TOOLS_ARE = Habits(wrong_tool=0.0, dropped=0.0, nothing=0.0, blind=0.0, shuffled=0.0)
 
 
-class Turn(NamedTuple):
+class ScriptedTurn(NamedTuple):
     """A turn of a script, as the dialect writes it: as the expert gives it, and with a wrong answer
     where it gives one.
     """
@@ -53,7 +53,7 @@ class Scripted(Player):
         self.chat = ChatFormat.of(self.tokenizer, dialect)
         self.tasks = {task.question: task for task in tasks}
         self._planner = planner_for("world", tasks)
-        self._scripts: dict[str, list[Turn]] = {}  # by question
+        self._scripts: dict[str, list[ScriptedTurn]] = {}  # by question
         self._answers = 0
 
     def generate(
@@ -104,11 +104,11 @@ class Scripted(Player):
         for task in tasks:
             self._scripts.setdefault(task.question, [self._turn(Step(_NO_PLAN, answer=WRONG))])
 
-    def _turn(self, step: Step) -> Turn:
+    def _turn(self, step: Step) -> ScriptedTurn:
         text = self.dialect.render_turn(step)
         if step.answer is None:
-            return Turn(text, text)
-        return Turn(text, self.dialect.render_turn(replace(step, answer=WRONG)))
+            return ScriptedTurn(text, text)
+        return ScriptedTurn(text, self.dialect.render_turn(replace(step, answer=WRONG)))
 
     def _next_turn(self, question: str, text: str) -> str:
         """The turn after those that the prompt has already; the last one again at the end."""

@@ -1,7 +1,7 @@
 """Can these questions be answered from this corpus? What an agent could find in it at best.
 
 ```
-tasks ─ queries_of ─> searches ─ ranks ─> Row (a line of rows.jsonl) ─ verdict_of ─> Answerable
+tasks ─ queries_of ─> searches ─ ranks ─> QuestionLookup (a line of rows.jsonl) ─ verdict_of ─> Answerable
 ```
 
 The searches are those of an agent that knows the way: the question, the titles of its gold
@@ -90,7 +90,7 @@ class Query(msgspec.Struct, frozen=True):
     gold: tuple[int | None, ...]
 
 
-class Row(msgspec.Struct, frozen=True):
+class QuestionLookup(msgspec.Struct, frozen=True):
     """What is known of one question.
 
     Attributes:
@@ -112,7 +112,7 @@ class Row(msgspec.Struct, frozen=True):
     answer_in_corpus: bool | None = None
 
 
-class Limits(NamedTuple):
+class LookupLimits(NamedTuple):
     """How many passages a search returns, and how many searches an episode may have."""
 
     top_k: int
@@ -128,7 +128,7 @@ class Answerable(msgspec.Struct, frozen=True):
         failed: why questions could not be looked up, by id. They count nowhere.
     """
 
-    limits: Limits
+    limits: LookupLimits
     rows: dict[str, Estimate]
     verdicts: dict[str, list[str]]
     failed: dict[str, str] = {}
@@ -282,7 +282,7 @@ def run_lookup(
     passages: Callable[[], Iterable[Evidence]] | None,
     folder: Path,
     settings: Mapping[str, Any],
-    limits: Limits,
+    limits: LookupLimits,
     anew: bool = False,
 ) -> Answerable:
     """Look up the questions that the folder has no row of, and compute the result over all.
@@ -315,10 +315,10 @@ def run_lookup(
     same_settings(folder / SETTINGS, settings, "give another --out, or --overwrite", ledger=file)
     write_metrics(folder / SETTINGS, settings)
     failed: dict[str, str] = {}
-    with Records(file, "lookup", Row, keep=lambda row: (row.id, row)) as rows:
+    with Records(file, "lookup", QuestionLookup, keep=lambda row: (row.id, row)) as rows:
         missing = [task for task in tasks if task.id not in rows.kept]
         presence = look_up(missing, passages()) if missing and passages else None
-        open_rows: list[Row] = []
+        open_rows: list[QuestionLookup] = []
         with progress_bar(desc="searching", total=len(missing), unit="question") as bar:
             for part in chunks(missing, _BATCH):
                 made = _rows(part, search, presence, depth, failed)
@@ -340,7 +340,7 @@ def _rows(
     presence: Presence | None,
     depth: int,
     failed: dict[str, str],
-) -> list[Row]:
+) -> list[QuestionLookup]:
     """The rows of some tasks, whose queries are searched together. A task with a search that failed
     has none; `failed` gets the reason.
     """
@@ -366,7 +366,7 @@ def _row(
     queries: Sequence[tuple[str, str]],
     results: Sequence[list[Evidence]],
     presence: Presence | None,
-) -> Row:
+) -> QuestionLookup:
     gold = gold_of(task)
     closed = is_closed(task)
     searches = []
@@ -386,7 +386,7 @@ def _row(
         else:
             in_corpus.append(True if is_found else None)
     is_retrieved = any(query.answer for query in searches)
-    return Row(
+    return QuestionLookup(
         id=task.id,
         question=task.question,
         answers=task.answers,
@@ -406,11 +406,13 @@ def _titles(task: Task, presence: Presence | None) -> list[str]:
     return [*by_id, *task.supporting_titles]
 
 
-def _is_complete(row: Row) -> bool:
+def _is_complete(row: QuestionLookup) -> bool:
     return row.closed or row.answer_in_corpus is not None
 
 
-def _with_strings(rows: Sequence[Row], passages: Iterable[Evidence]) -> list[Row]:
+def _with_strings(
+    rows: Sequence[QuestionLookup], passages: Iterable[Evidence]
+) -> list[QuestionLookup]:
     """The rows, with whether any passage holds their answer. Reads until all are found."""
     remaining = {row.id: row for row in rows}
     held: set[str] = set()
@@ -443,7 +445,7 @@ def _rank(fits: Iterable[bool]) -> int | None:
     return next((rank for rank, does_fit in enumerate(fits, start=1) if does_fit), None)
 
 
-def searches_needed(row: Row, top_k: int) -> int | None:
+def searches_needed(row: QuestionLookup, top_k: int) -> int | None:
     """The fewest of the row's queries that retrieve all gold passages together; `None` where all of
     them do not, or where none is annotated.
     """
@@ -462,7 +464,7 @@ def searches_needed(row: Row, top_k: int) -> int | None:
     return len(covers)
 
 
-def verdict_of(row: Row, limits: Limits) -> str:
+def verdict_of(row: QuestionLookup, limits: LookupLimits) -> str:
     """Whether the question can be answered, and why not: one of `VERDICTS`.
 
     It can where a query's first `top_k` passages hold a gold answer. A closed question can where at
@@ -489,7 +491,7 @@ def _answer_rank(queries: Iterable[Query]) -> float:
     return min((query.answer for query in queries if query.answer), default=float("inf"))
 
 
-def summarise(rows: Iterable[Row], limits: Limits) -> Answerable:
+def summarise(rows: Iterable[QuestionLookup], limits: LookupLimits) -> Answerable:
     """The result over the rows."""
     values: defaultdict[str, list[float]] = defaultdict(list)
     verdicts: defaultdict[str, list[str]] = defaultdict(list)

@@ -65,7 +65,7 @@ from ..training import checkpoints
 from ..training.arguments import SearchSFTConfig
 from ..training.policies import open_policy, save_policy
 from ..trajectory import Trajectory, write_jsonl
-from .sft import ExpertArguments, QuestionSource, sources_of
+from .sft import ExpertArguments, ExpertSource, sources_of
 
 MAPPINGS: dict[str, Any] = {
     "habits": Habits,
@@ -172,7 +172,7 @@ def policy(
 
 
 def episodes_of(
-    source: QuestionSource, script: ExpertArguments, seed: int
+    source: ExpertSource, script: ExpertArguments, seed: int
 ) -> tuple[list[Played], list[dict[str, Any]]]:
     """All episodes that the expert plays on one source, with their twins, and the schemas of its
     tools; or the gold answers of its questions, without a tool.
@@ -233,7 +233,7 @@ def written_of(script: ExpertArguments, args: SearchSFTConfig, chat: ChatFormat)
     return built
 
 
-def toolbox_of(source: QuestionSource, script: ExpertArguments) -> Toolbox:
+def toolbox_of(source: ExpertSource, script: ExpertArguments) -> Toolbox:
     """The expert's tools. Those of the world hold only its training part."""
     tools: list[Any] = []
     if source.corpus != "none":

@@ -154,7 +154,7 @@ class ExpertArguments(StartArguments):
 
 
 @dataclass(frozen=True)
-class QuestionSource:
+class ExpertSource:
     """A question file, the kind of its annotations, and the corpus and triples that the expert
     searches.
     """
@@ -240,7 +240,7 @@ def parse(
     return flags
 
 
-def sources_of(script: ExpertArguments) -> list[QuestionSource]:
+def sources_of(script: ExpertArguments) -> list[ExpertSource]:
     """The question files with their corpora and triples. Raises `ConfigError` when the lists do not
     have the same length.
     """
@@ -255,7 +255,7 @@ def sources_of(script: ExpertArguments) -> list[QuestionSource]:
             )
         columns[name] = entries if len(entries) == number else entries * number
     return [
-        QuestionSource(
+        ExpertSource(
             questions=questions,
             kind=columns["source_kind"][place],
             corpus=columns["corpus"][place],

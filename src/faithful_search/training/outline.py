@@ -19,7 +19,7 @@ _PLACES = {
 
 
 @dataclass(frozen=True)
-class Setting:
+class FieldSource:
     """A field as its source has it: its annotation, and what `--help` says of it."""
 
     annotation: str
@@ -32,7 +32,7 @@ class Setting:
         return {"int": int, "float": float, "bool": bool}.get(plain)
 
 
-def settings_of(place: str) -> dict[str, Setting]:
+def settings_of(place: str) -> dict[str, FieldSource]:
     """The fields of `package.module.Class`, or of one in `_PLACES`, and of what it extends, by
     name.
 
@@ -48,7 +48,7 @@ def settings_of(place: str) -> dict[str, Setting]:
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     if name not in classes:
         raise ConfigError(f"{module} has no class {name}: is its package as constraints.txt says?")
-    settings: dict[str, Setting] = {}
+    settings: dict[str, FieldSource] = {}
     for base in reversed(classes[name].bases):
         extended = ast.unparse(base)
         if extended in classes:
@@ -59,7 +59,7 @@ def settings_of(place: str) -> dict[str, Setting]:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             annotation = ast.unparse(node.annotation)
             if not annotation.startswith("ClassVar"):
-                settings[node.target.id] = Setting(annotation, _help(node.value))
+                settings[node.target.id] = FieldSource(annotation, _help(node.value))
     return settings
 
 

@@ -16,7 +16,7 @@ from ..errors import ConfigError, needs
 from ..flags import old_name_line
 from ..measure.ledger import lock
 from ..rollout.outside import check_outside
-from .outline import Setting, settings_of
+from .outline import FieldSource, settings_of
 from .run_folder import LOCK, check_unowned
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ def checked(
     """
     call = read_call(argv, default)
     parser = parser_of((kind,))
-    theirs: dict[str, Setting] = {}
+    theirs: dict[str, FieldSource] = {}
     for place in places:
         theirs |= settings_of(place)
     recipes_own = {field.name for field in fields(kind)}
@@ -338,7 +338,7 @@ def check_files(**sources: Iterable[str]) -> None:
                 raise ConfigError(f"--{name} {place}: there is no such file")
 
 
-def _options(settings: Mapping[str, Setting]) -> list[str]:
+def _options(settings: Mapping[str, FieldSource]) -> list[str]:
     """The flags that a parser makes of these fields."""
     options = ["-h", "--help", HELP_ALL]
     for name, setting in settings.items():
@@ -349,7 +349,7 @@ def _options(settings: Mapping[str, Setting]) -> list[str]:
     return options
 
 
-def _values_of(flags: Sequence[str], settings: Mapping[str, Setting]) -> dict[str, str]:
+def _values_of(flags: Sequence[str], settings: Mapping[str, FieldSource]) -> dict[str, str]:
     """The values that flags give these settings, as they were written."""
     values = {}
     for place, word in enumerate(flags):
@@ -365,7 +365,7 @@ def _values_of(flags: Sequence[str], settings: Mapping[str, Setting]) -> dict[st
     return values
 
 
-def _check_values(values: Mapping[str, Any], settings: Mapping[str, Setting]) -> None:
+def _check_values(values: Mapping[str, Any], settings: Mapping[str, FieldSource]) -> None:
     for name, value in values.items():
         kind = settings[name].kind if name in settings else None
         if kind is None or not isinstance(value, str) or value in ("None", "null"):
@@ -403,7 +403,7 @@ def check_folder(output_dir: str | None, resume: bool, overwrite: bool) -> None:
     check_unowned(out, resume, overwrite)
 
 
-def _print_help(parser: Any, theirs: Mapping[str, Setting], everything: bool) -> NoReturn:
+def _print_help(parser: Any, theirs: Mapping[str, FieldSource], everything: bool) -> NoReturn:
     """Print the recipe's own flags, and what there is besides, and end the program."""
     parser.usage = "settings come from --config FILE and from the command line, which wins"
     print(parser.format_help())
