@@ -126,10 +126,11 @@ def lines_about(kind: Kind, needs: Cost, half: bool, hnsw: bool) -> list[str]:
     if kind == "bm25" or hnsw:
         lines.append(f"  memory to search it: {needs.searching / GB:,.0f} GB")
     else:
+        size = f"{needs.searching / GB:,.0f} GB"
         lines.append(
-            f"  memory to search it: any, since vectors are mapped; {needs.searching / GB:,.0f} GB "
-            "keep it from reading the disk for every batch, and faiss-gpu takes as much on GPUs"
+            f"  memory to search it: any; with less than {size}, every batch reads the disk"
         )
+        lines.append(f"    on GPUs, where faiss-gpu is installed: {size} together")
     if needs.seconds is not None:
         basis = (
             "on one core, from 162,000 passages" if kind == "bm25" else "this encoder's speed here"
