@@ -117,9 +117,9 @@ def lines_about(kind: Kind, needs: Cost, half: bool, hnsw: bool) -> list[str]:
         f"  disk: {needs.disk / GB:,.1f} GB, downloads included",
     ]
     if kind != "bm25":
-        size = PASSAGES * DIMENSION * (2 if half else 4) / GB
+        vectors = PASSAGES * DIMENSION * (2 if half else 4) / GB
         precision = "half precision" if half else "float32"
-        lines.append(f"    of these, vectors: {size:,.1f} GB in {precision}")
+        lines.append(f"    of these, vectors: {vectors:,.1f} GB in {precision}")
     if needs.building:
         memory = f", and there are {_memory() / GB:,.0f} GB here" if _memory() else ""
         lines.append(f"  memory while it is built: {needs.building / GB:,.0f} GB{memory}")
