@@ -58,7 +58,7 @@ for _name in ("httpcore2.connection", "httpcore2.http11"):
 
 
 @dataclass(frozen=True)
-class Reply:
+class HttpReply:
     """A successful answer, with its body unpacked; `url` is the last one of its redirects."""
 
     status: int
@@ -125,7 +125,7 @@ class Http:
         params: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         accept: tuple[str, ...] = (),
-    ) -> Reply:
+    ) -> HttpReply:
         """Fetch a URL, with `params` added to its query.
 
         Args:
@@ -137,7 +137,9 @@ class Http:
         """
         return await self._ask(url, _HttpCall("GET", headers or {}, accept=accept), params)
 
-    async def post(self, url: str, *, json: Any, headers: Mapping[str, str] | None = None) -> Reply:
+    async def post(
+        self, url: str, *, json: Any, headers: Mapping[str, str] | None = None
+    ) -> HttpReply:
         """Send JSON to a service; redirects are not followed."""
         content = json_text.dumps(json, ensure_ascii=False).encode("utf-8", "replace")
         return await self.send("POST", url, content, headers or {})
@@ -149,7 +151,7 @@ class Http:
         content: bytes,
         headers: Mapping[str, str],
         kind: str = "application/json",
-    ) -> Reply:
+    ) -> HttpReply:
         """Send a body of a media type."""
         return await self._ask(url, _HttpCall(method, headers, content, kind=kind))
 
@@ -158,7 +160,7 @@ class Http:
 
     async def _ask(
         self, url: str, call: "_HttpCall", params: Mapping[str, Any] | None = None
-    ) -> Reply:
+    ) -> HttpReply:
         try:
             address = httpx2.URL(self.guard.check(url) if self.guard else url)
             address = address.copy_merge_params(dict(params)) if params else address
@@ -213,7 +215,7 @@ class _HttpCall:
     kind: str = ""  # the media type of `content`
     accept: tuple[str, ...] = ()  # the media types that an answer may have; any where empty
 
-    async def reply(self, client: _Client, url: httpx2.URL) -> Reply:
+    async def reply(self, client: _Client, url: httpx2.URL) -> HttpReply:
         self.client = client
         self.settings = client.settings
         self.guard = client.settings.guard
@@ -234,7 +236,7 @@ class _HttpCall:
             error.retried = True
             raise
 
-    async def _follow(self, url: httpx2.URL) -> Reply:
+    async def _follow(self, url: httpx2.URL) -> HttpReply:
         """Ask for the URL, and follow redirects.
 
         A library would follow them before the guard has judged them, and with our headers.
@@ -242,7 +244,7 @@ class _HttpCall:
         headers = self.headers
         answer = await self._exchange(url, headers)
         for _ in range(_MOST_REDIRECTS):
-            if isinstance(answer, Reply):
+            if isinstance(answer, HttpReply):
                 return answer
             try:
                 target = url.join(answer)
@@ -260,11 +262,11 @@ class _HttpCall:
                 answer = await self._exchange(url, headers)
             except (Refused, httpx2.InvalidURL, ValueError):
                 raise Refused(f"{self.who} redirects to an address that is refused") from None
-        if isinstance(answer, Reply):
+        if isinstance(answer, HttpReply):
             return answer
         raise ToolError(f"{self.who} redirects more than {_MOST_REDIRECTS} times")
 
-    async def _exchange(self, url: httpx2.URL, headers: Mapping[str, str]) -> Reply | str:
+    async def _exchange(self, url: httpx2.URL, headers: Mapping[str, str]) -> HttpReply | str:
         """One request and its answer, or the address it redirects to."""
         slots, breaker = self.client.host(url.netloc)
         async with slots:
@@ -289,7 +291,7 @@ class _HttpCall:
             breaker.succeeded()
             return answer
 
-    async def _send(self, url: httpx2.URL, extra_headers: Mapping[str, str]) -> Reply | str:
+    async def _send(self, url: httpx2.URL, extra_headers: Mapping[str, str]) -> HttpReply | str:
         """Send one request; returns the answer, or the address it redirects to."""
         try:
             headers = httpx2.Headers(
@@ -317,11 +319,11 @@ class _HttpCall:
 
     async def _read(
         self, response: httpcore2.Response, url: httpx2.URL, sent_headers: Mapping[str, str]
-    ) -> Reply | str:
+    ) -> HttpReply | str:
         """The answer, or the address it redirects to."""
         status = response.status
         most = self.settings.max_bytes
-        reply = Reply(status, httpx2.Headers(response.headers), body=b"", url=str(url))
+        reply = HttpReply(status, httpx2.Headers(response.headers), body=b"", url=str(url))
         # A POST is not sent on: its body may hold what is meant for this server only.
         if status in _REDIRECTS and self.method == "GET" and "location" in reply.headers:
             return reply.headers["location"]
