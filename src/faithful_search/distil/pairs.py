@@ -34,7 +34,7 @@ def load_pairs(sources: Sequence[str], limit: int | None = None, seed: int = 0) 
 
     Args:
         sources: `world` (made from the bundled world), files, directories and Hub datasets.
-        limit: the most pairs of each split, drawn by `seed`.
+        limit: the most pairs of each source and split, drawn by `seed`.
         seed: also that of the world's pairs.
     """
     rows: list[Labelled] = []
