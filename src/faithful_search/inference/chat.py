@@ -153,7 +153,7 @@ class ChatFormat:
         Args:
             ids: the last turn as it was sampled.
         """
-        if ids and list(ids[-1:]) == self._eos_ids:
+        if ids and list(ids[-1:]) == self._eos_ids:  # the model has written the EOS itself
             return []
         closing = [] if self.ended(ids) else self.encode(self.gap + self.end)
         return closing + self._eos_ids
@@ -162,7 +162,7 @@ class ChatFormat:
         """What the template has already written of a turn: `prefill`, in every turn that it opens.
 
         Args:
-            first: whether it is the first turn, the only one that raw dialects have it open.
+            first: whether it is the first turn. In raw dialects the template opens no other.
         """
         is_opened = first or self.dialect.observation_role is not None
         return self.prefill if is_opened else ""
@@ -205,6 +205,7 @@ class ChatFormat:
                 instruction = self.dialect.controller_reply(steps_so_far, verify=True)
             goes_on = has_call or instruction is not None
             turn = self.dialect.render_turn(step)
+            # The dialect may begin the turn with the prefill, or with it but for its white space.
             prefill = self.opened(first=is_first)
             turn = turn.removeprefix(prefill if turn.startswith(prefill) else prefill.rstrip())
             # A raw dialect goes on inside one assistant turn, which is closed only at its end.

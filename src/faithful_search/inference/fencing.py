@@ -122,6 +122,7 @@ class Folding:
 
         characters = PreTokenizedString(well_formed(text))
         characters.normalize(self.normalizer.normalize)
+        # Into single characters, line breaks included
         Split(Regex("(?m:.)"), "isolated").pre_tokenize(characters)
         return [start for _, (start, _), _ in characters.get_splits("original", "char")]
 
@@ -153,7 +154,9 @@ def _folding(tokenizer: Any) -> Folding | None:
 
 
 def _keeps(fold: Callable[[str], str], text: str) -> bool:
-    """Whether a text is read as it is, but for capitals."""
+    """Whether a text is read as it is, but for capitals. It is looked at between `>` and `<`, since
+    some tokenizers put a blank at the beginning of a text.
+    """
     return fold(f">{text}<").casefold().endswith(f">{text}<".casefold())
 
 

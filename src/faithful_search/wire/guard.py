@@ -163,7 +163,8 @@ class Guard:
         public nor of an allowed network.
         """
         hosts, networks = self._allowed()
-        if not hosts.isdisjoint({(host, None), (host, port)}):
+        is_listed = not hosts.isdisjoint({(host, None), (host, port)})
+        if is_listed:
             return
         for text in addresses:
             address = as_address(text)
