@@ -36,7 +36,8 @@ class Slow(Tool):
             query: The words to search for.
         """
         await asyncio.sleep(self.wait)
-        return [Evidence(text=query)]
+        # Not the query: a toolbox takes a copy of the call for a note and not for evidence.
+        return [Evidence(text="Tea comes from China.")]
 
 
 def time_toolbox(rollouts: int, wait: float) -> float:
