@@ -47,16 +47,19 @@ def leave(
     metrics = record.metrics()
     write_metrics(out / "metrics.json", metrics)
     (out / "history.json").write_text(json.dumps(record.history, indent=1), encoding="utf-8")
-    model_card(record, recipe, argv, ("rewards.png", "tools.png", "stability.png"))
+    figures = {"rewards.png": reward_curves}
+    if record.tools:
+        figures["tools.png"] = tool_curves
+    figures["stability.png"] = stability_curves
+    model_card(record, recipe, argv, tuple(figures))
     if record.settings.get("save_merged"):
         merged_card(out, out / MERGED)
     if record.before and record.after:
         print("", *report.changes(record.before, record.after), sep="\n")
         print(f"\n{report.table(record.before, record.after, ('before', 'after'))}")
     # after the numbers: what cannot be drawn must not keep them from being written
-    reward_curves(record.history, out / "rewards.png")
-    tool_curves(record.history, out / "tools.png")
-    stability_curves(record.history, out / "stability.png")
+    for name, draw in figures.items():
+        draw(record.history, out / name)
     print(f"\npolicy, card, trajectories, plots and metrics are in {out}; what to try next:")
     for line in next_steps(record):
         print(f"  {line}")
