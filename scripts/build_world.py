@@ -2,8 +2,9 @@
 ``scripts/world``.
 
 Every entity hangs on exactly one country, and every country belongs to one split, so chains of
-different splits share no fact. The build reads only committed tables and a seeded generator, and
-writes the same bytes on every run.
+different splits share no fact. ``test2`` is a second draw from the test split's facts: no chain of
+the first is asked again, and facts that the first asks for come last. The build reads only
+committed tables and seeded generators, and writes the same bytes on every run.
 
     python scripts/build_world.py           # write the data files
     python scripts/build_world.py --check   # exit 1 when the committed files differ
@@ -26,6 +27,7 @@ OUTPUT = Path(__file__).resolve().parents[1] / "src" / "faithful_search" / "data
 SEED = 20240607
 SPLITS = ("train", "validation", "test")
 QUESTIONS = {"train": 3000, "validation": 300, "test": 600}
+SECOND_TEST, SECOND_SEED = "test2", 20261129
 HOP_SHARE = {1: 0.30, 2: 0.45, 3: 0.25}
 ANSWER_SHARE = 0.06
 ONE_STORE_SHARE = 0.2
@@ -120,10 +122,15 @@ def build() -> dict[str, bytes]:
     counters: Counter[int] = Counter()
     for split in SPLITS:
         chosen = [fact for fact in facts if fact.split == split]
-        questions = write_questions(split, chosen, phrasing, rng)
+        questions = write_questions(QUESTIONS[split], chosen, phrasing, rng)
         files[f"{split}.jsonl.gz"] = pack(
-            question_row(*question, counters) for question in questions
+            question_row(*question, split, counters) for question in questions
         )
+    second_rng = random.Random(SECOND_SEED)
+    again = write_questions(QUESTIONS["test"], chosen, phrasing, second_rng, before=questions)
+    files[f"{SECOND_TEST}.jsonl.gz"] = pack(
+        question_row(*question, SECOND_TEST, counters) for question in again
+    )
     return files
 
 
@@ -289,19 +296,32 @@ def triple_row(fact: Fact) -> dict[str, str | None]:
 
 
 def write_questions(
-    split: str, facts: list[Fact], phrasing: dict, rng: random.Random
+    total: int,
+    facts: list[Fact],
+    phrasing: dict,
+    rng: random.Random,
+    before: Iterable[tuple[list[Fact], str]] = (),
 ) -> list[tuple[list[Fact], str]]:
-    """A balanced set of chains of one split, each with its question."""
+    """A balanced set of chains of these facts, each with its question.
+
+    No chain of the questions `before` is asked again. Those with the fewest of their facts come
+    first.
+    """
+    asked_chains = {tuple(chain) for chain, _ in before}
+    asked_facts = {fact for chain in asked_chains for fact in chain}
     outgoing: dict[str, list[Fact]] = defaultdict(list)
     for fact in facts:
         outgoing[fact.subject].append(fact)
-    total = QUESTIONS[split]
     limit = int(ANSWER_SHARE * total)
     answers: Counter[str] = Counter()
     seen: set[str] = set()
     rows = []
     for hops, share in HOP_SHARE.items():
-        chains = shuffled_by_shape(list(walk(facts, outgoing, hops)), rng)
+        unasked = [
+            chain for chain in walk(facts, outgoing, hops) if tuple(chain) not in asked_chains
+        ]
+        chains = shuffled_by_shape(unasked, rng)
+        chains.sort(key=lambda chain: len(asked_facts.intersection(chain)))
         wanted = round(share * total)
         for chain in chains:
             question = ask(chain, phrasing, rng)
@@ -312,7 +332,7 @@ def write_questions(
                 wanted -= 1
                 rows.append((chain, question))
         if wanted:
-            raise ValueError(f"{split}: {wanted} questions of {hops} hops are missing")
+            raise ValueError(f"{wanted} of {total} questions, those of {hops} hops, are missing")
     rng.shuffle(rows)
     return rows
 
@@ -354,7 +374,7 @@ def ask(chain: list[Fact], phrasing: dict, rng: random.Random) -> str:
     return say(rng.choice(phrasing["questions"][chain[-1].key]), subject)
 
 
-def question_row(chain: list[Fact], question: str, counters: Counter[int]) -> dict:
+def question_row(chain: list[Fact], question: str, split: str, counters: Counter[int]) -> dict:
     hops = len(chain)
     counters[hops] += 1
     return {
@@ -362,7 +382,7 @@ def question_row(chain: list[Fact], question: str, counters: Counter[int]) -> di
         "question": question,
         "answers": [chain[-1].object],
         "supporting_ids": [place for fact in chain for place in fact.evidence],
-        "meta": {"hops": hops, "chain": [fact.link() for fact in chain], "split": chain[0].split},
+        "meta": {"hops": hops, "chain": [fact.link() for fact in chain], "split": split},
     }
 
 

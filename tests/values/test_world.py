@@ -41,7 +41,8 @@ from faithful_search.world import (
 )
 from faithful_search.world.facts import FactsJudge
 
-LEAST_QUESTIONS = {"train": 1800, "validation": 200, "test": 400}
+LEAST_QUESTIONS = {"train": 1800, "validation": 200, "test": 400, "test2": 400}
+FACTS_OF = {"test2": "test"}  # whose facts the questions of a split ask for
 LEAF_TYPES = {"category", "continent", "field"}
 NAMES = bundled_json("world/names.json")
 NAMED = re.compile(
@@ -148,13 +149,13 @@ def test_chains_are_stated(split):
             assert hop["passage"] or hop["triple"]
             if hop["passage"]:
                 passage = by_id("passages")[hop["passage"]]
-                assert passage["split"] == split
+                assert passage["split"] == FACTS_OF.get(split, split)
                 assert fact in passage["facts"]
                 assert hop["subject"] in passage["text"]
                 assert hop["object"] in passage["text"]
             if hop["triple"]:
                 triple = by_id("triples")[hop["triple"]]
-                assert triple["split"] == split
+                assert triple["split"] == FACTS_OF.get(split, split)
                 assert [triple["subject"], triple["relation"], triple["object"]] == fact
 
 
@@ -168,17 +169,34 @@ def test_a_relation_of_a_subject_has_one_value():
     "keys", [("subject", "relation", "object"), ("subject",), ("passage",), ("triple",)]
 )
 def test_splits_share_no(keys):
-    train, validation, test = (hops(split, *keys) - {(None,)} for split in LEAST_QUESTIONS)
-    assert test.isdisjoint(train | validation)
+    train, validation, *tests = (hops(split, *keys) - {(None,)} for split in LEAST_QUESTIONS)
+    assert set.union(*tests).isdisjoint(train | validation)
     assert validation.isdisjoint(train)
 
 
+def chains(split):
+    return {
+        tuple(hop["subject"] + hop["relation"] for hop in row["meta"]["chain"])
+        for row in rows(split)
+    }
+
+
+def test_the_second_test_asks_no_chain_of_the_first():
+    assert chains("test").isdisjoint(chains("test2"))
+
+
+def test_one_hop_questions_of_the_second_test_ask_for_other_facts():
+    single = {chain for chain in chains("test2") if len(chain) == 1}
+    asked = {(hop,) for chain in chains("test") for hop in chain}
+    assert single.isdisjoint(asked)
+
+
 def test_training_has_every_shape_of_chain():
-    train, validation, test = (
+    train, *held_out = (
         {tuple(hop["relation"] for hop in row["meta"]["chain"]) for row in rows(split)}
         for split in LEAST_QUESTIONS
     )
-    assert test | validation <= train
+    assert set.union(*held_out) <= train
 
 
 # pairs for a judge: their labels can be reckoned anew from the world's facts

@@ -22,7 +22,7 @@ from ..tasks import CHANGE, load_tasks
 from ..text import NameFinder
 from ..trajectory import Evidence
 
-SPLITS = ("train", "validation", "test")
+SPLITS = ("train", "validation", "test", "test2")
 Key = TypeVar("Key")
 
 
