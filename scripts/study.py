@@ -11,8 +11,8 @@ python scripts/study.py self_eval --out outputs/self_study; python scripts/study
 python scripts/study.py hacking --out outputs/hacking --split validation --limit 200    # the phase diagram
 ```
 
-Writes `study.json`, `study.md` (tables), curves of training (`entropy.png`, `training.png`) and
-`results.png`, or the study's own diagram.
+Writes `study.json`, `study.md` (tables), curves of training (`entropy.png`, `training.png`),
+`results.png` unless there are too many settings for it, and the study's own `diagram.png`.
 """
 
 import argparse
@@ -41,6 +41,8 @@ CONFIGS = RECIPES / "configs"
 STUDIED = Path(__file__).parent / "studies"
 """Configurations that only a study needs; the others are the recipes'."""
 Flags = Mapping[str, Any]
+MOST_BARS = 12
+"""With more settings a figure of bars cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Study:
         references: settings that all others are compared with, on the same questions.
         diagram: lines of a figure over a quantity that was varied: by label, its values with the
             setting of each.
+        varied: what that quantity is.
     """
 
     start: str
@@ -79,6 +82,7 @@ class Study:
     curves: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
     references: tuple[str, ...] = ("cold start",)
     diagram: Mapping[str, Mapping[float, str]] = field(default_factory=dict)
+    varied: str = ""
 
 
 SFT = {
@@ -189,6 +193,7 @@ HACKING = Study(
     bars=("follow_rate", "exact_match", "exact_match_changed"),
     curves={},
     diagram={reward: {stale: at(reward, stale) for stale in sorted(STALE)} for reward in REWARDED},
+    varied="share of remembered facts that are wrong",
 )
 
 FAITHFULNESS = ("info_think_facts", "think_search_facts", "think_answer_facts")
@@ -257,8 +262,16 @@ THOUGHTS = Study(
         ),
     },
     references=("cold start", "EM"),
+    diagram={
+        "EM + info-think": {
+            0.0: "EM",
+            0.05: "EM + info-think",
+            0.3: "EM + info-think, weight 0.3",
+        }
+    },
+    varied="weight of information-think",
 )
-"""VERITAS's parts where what a thought does not state is lost."""
+"""VERITAS's parts where what a thought does not state is lost, and its weight (figure 4)."""
 ESTIMATORS: dict[str, Flags] = {
     "GRPO": {},
     "GRPO, credit by turn": {"advantages": "turns"},
@@ -552,9 +565,8 @@ def summarise(study: Study, runs: list[Run], out: Path) -> None:
     rows = {name: {"rows": row} for name, row in _plain(tables["Values"]).items()}
     if study.diagram:
         varied = {label: _measured(line, rows) for label, line in study.diagram.items()}
-        told = "share of remembered facts that are wrong"
-        lines(varied, study.bars, out / "diagram.png", told, rows.get("cold start"))
-    else:
+        lines(varied, study.bars, out / "diagram.png", study.varied, rows.get("cold start"))
+    if len(rows) <= MOST_BARS:
         bars(rows, study.bars, out / "results.png")
     print(text)
 
