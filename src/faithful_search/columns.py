@@ -89,27 +89,23 @@ SAMPLES = ("responses", "completions", "resps", "samples", "generations", "outpu
 """Columns that may hold several samples for one question, each a text or a chat."""
 PROMPTS = ("prompt", "input")
 """What the agent was given: messages, or the text before its own."""
-MOST_UNUSED = 8
-"""How many unused columns are named, and how many entries a list has that may be answers."""
-LONGEST_UNUSED = 300
-"""How many characters a text has that may be a question or an answer."""
+MOST_UNUSED, LONGEST_UNUSED = 8, 300
+"""How many unused columns are named, and how many characters what may be an answer has."""
 ANSWER_SPLIT = "<|answer_split|>"
-"""What divides several answers in one text."""
 
-# Columns with an object that may hold the question, or the gold answers (verl, lm-eval, verifiers)
 _QUESTIONS_WITHIN = ("extra_info", "doc")
 _GOLD_WITHIN = ("reward_model", "extra_info", "doc", "info")
 # Fields of an object that hold answers: Search-R1's, TriviaQA's, SQuAD's, NQ's. Its other fields
 # say something else of them: where an answer begins, of which type it is.
 _ANSWER_FIELDS = ("target", "value", "text", "short_answers", "answers", "answer", "aliases")
-# Where it has none of these: fields of what an evaluation set expects (LangSmith's
-# `reference_outputs`)
 _OUTPUT_FIELDS = ("expected_answer", "expected_output", "expected", "output", "response", "content")
-_YES_NO = "yes_no_answer"  # NQ's field beside its short answers
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")  # where a word begins in `camelCase`
-# A list of texts as Python or NumPy prints it, and a text in it
+"""Fields of what an evaluation set expects (LangSmith's `reference_outputs`), where it has none of
+the others.
+"""
+_YES_NO = "yes_no_answer"
 _QUOTED = r"""(?:'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+")"""
-_LITERAL = re.compile(_QUOTED, re.DOTALL)
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_LITERAL = re.compile(_QUOTED, re.DOTALL)  # in such a list alone: there each quote is closed
 _PRINTED_LIST = re.compile(rf"\[\s*+(?:{_QUOTED}(?:[\s,]++{_QUOTED})*+)?[\s,]*+\]", re.DOTALL)
 
 
@@ -124,22 +120,19 @@ def question(row: Mapping[str, Any], column: str | None = None) -> Field | None:
     """The question in a row's own column, in verl's `extra_info`, or what the user says last in a
     prompt of messages; `None` where there is none.
 
-    Args:
-        column: the only column to look at; `a.b` is the field `b` of the object in `a`.
-
-    Raises:
-        DataError: the row has no such column.
+    With `column` it is taken from there and nowhere else. Raises `DataError` when the row has no
+    such column.
 
     Example:
         >>> question({"id": 7, "query": " Where? "})
         Field(value='Where?', column='query')
     """
     if column is not None:
-        text = _value_at(row, column)
+        text = _named(row, column)
         return Field(text.strip(), column) if isinstance(text, str) and text.strip() else None
-    for prefix, columns in _places(row, _QUESTIONS_WITHIN):
-        for name in named(columns, QUESTIONS):
-            text = columns[name]
+    for prefix, place in _places(row, _QUESTIONS_WITHIN):
+        for name in named(place, QUESTIONS):
+            text = place[name]
             if isinstance(text, str) and text.strip():
                 return Field(text.strip(), prefix + name)
     return _last_of_user(row)
@@ -150,7 +143,7 @@ def golds(row: Mapping[str, Any], column: str | None = None) -> Field | None:
 
     The first of `GOLD_ANSWERS` that holds something counts, with `ALIASES` beside it; then what
     verl's `reward_model` and its like hold. An empty tuple says that there is such a column, and
-    that it is empty. `column` is as for `question`.
+    that it is empty. With `column` as for `question`.
 
     Example:
         >>> golds({"answer": "Oslo", "ground_truth": "Veldt"})
@@ -159,26 +152,24 @@ def golds(row: Mapping[str, Any], column: str | None = None) -> Field | None:
         Field(value=('US', 'USA'), column='answer')
     """
     if column is not None:
-        return Field(answers(_value_at(row, column)), column)
-    first_empty = None
-    for prefix, columns in _places(row, _GOLD_WITHIN):
-        for name in named(columns, GOLD_ANSWERS):
-            if columns[name] is None:
+        return Field(answers(_named(row, column)), column)
+    empty = None
+    for prefix, place in _places(row, _GOLD_WITHIN):
+        for name in named(place, GOLD_ANSWERS):
+            if place[name] is None:
                 continue
-            gold_answers = answers(columns[name])
-            if gold_answers:
+            if held := answers(place[name]):
                 if name.lower() in ("answer", "answers", "answer_en_origin"):
-                    gold_answers = _with_aliases(gold_answers, columns)
-                return Field(gold_answers, prefix + name)
-            if first_empty is None:
-                first_empty = Field((), prefix + name)
-    return first_empty
+                    held = _with_aliases(held, place)
+                return Field(held, prefix + name)
+            empty = empty or Field((), prefix + name)
+    return empty
 
 
 def identity(row: Mapping[str, Any], column: str | None = None) -> Field | None:
-    """The row's id, as text. `column` is as for `question`."""
+    """The row's id, as text. With `column` as for `question`."""
     if column is not None:
-        return Field(str(_value_at(row, column)), column)
+        return Field(str(_named(row, column)), column)
     field = first(row, IDS, lambda value: isinstance(value, str | int) and value != "")
     return None if field is None else Field(str(field.value), field.column)
 
@@ -191,13 +182,16 @@ def unused(row: Mapping[str, Any], used: Set[str]) -> list[str]:
         >>> unused({"id": 3, "output": "Veldt", "solution_text": "Veldt", "logs": {}}, {"output"})
         ['solution_text']
     """
-    known = {*used, *named(row, (*IDS, "dialect"))}
-    names = [name for name, value in row.items() if name not in known and _is_short(value)]
+    ids = set(named(row, (*IDS, "dialect")))
+    names = [
+        name
+        for name, value in row.items()
+        if name not in used and name not in ids and _is_short(value)
+    ]
     return names[:MOST_UNUSED]
 
 
 def _is_short(value: Any) -> bool:
-    """Whether a value may be a question or gold answers, by its type and length."""
     if isinstance(value, list):
         return bool(value) and len(value) <= MOST_UNUSED and all(map(_is_short, value))
     if isinstance(value, str):
@@ -208,7 +202,7 @@ def _is_short(value: Any) -> bool:
 def first(
     row: Mapping[str, Any], names: Sequence[str], fits: Callable[[Any], Any] = lambda value: True
 ) -> Field | None:
-    """The first of these columns whose value `fits`; a column that holds `None` does not count."""
+    """The first of these columns that holds what fits; `None` is nothing."""
     for name in named(row, names):
         if row[name] is not None and fits(row[name]):
             return Field(row[name], name)
@@ -233,7 +227,6 @@ def named(row: Mapping[str, Any], names: Sequence[str]) -> Iterator[str]:
 
 @lru_cache(maxsize=4096)
 def _plain(name: str) -> str:
-    """A column's name in lower case, its words joined by underscores."""
     return _CAMEL.sub("_", name.strip()).lower().replace(" ", "_").replace("-", "_")
 
 
@@ -252,15 +245,11 @@ def answers(value: Any) -> tuple[str, ...]:
 
 
 def _answers(value: Any) -> Iterator[str]:
-    """See `answers`; they may repeat."""
     if isinstance(value, Mapping):
         yield from _of_object(value)
     elif isinstance(value, list | tuple):
-        for entry in value:
-            if isinstance(entry, str):  # an answer, also where it looks like a list: "[0, 1]"
-                yield from _split(entry)
-            else:
-                yield from _answers(entry)
+        for entry in value:  # a text in a list is an answer, also one like "[0, 1]"
+            yield from _split(entry) if isinstance(entry, str) else _answers(entry)
     elif isinstance(value, bool):  # StrategyQA's
         yield "yes" if value else "no"
     elif isinstance(value, str):
@@ -272,21 +261,19 @@ def _answers(value: Any) -> Iterator[str]:
 
 
 def _of_object(value: Mapping[str, Any]) -> Iterator[str]:
-    """The answers in an object's fields."""
-    has_answer_field = any(value.get(name) is not None for name in _ANSWER_FIELDS)
-    for name in _ANSWER_FIELDS if has_answer_field else _OUTPUT_FIELDS:
+    named = any(value.get(name) is not None for name in _ANSWER_FIELDS)
+    for name in _ANSWER_FIELDS if named else _OUTPUT_FIELDS:
         yield from _answers(value.get(name))
     if value.get(_YES_NO) in ("YES", "NO", 0, 1):  # -1 and "NONE" say that it is no such question
         yield "yes" if value[_YES_NO] in ("YES", 1) else "no"
 
 
 def _of_text(text: str) -> Iterator[str]:
-    """The answers in a text: those of JSON or of a printed list in it, else the text itself."""
     stripped = text.strip()
     if stripped[:1] in ("[", "{"):
-        decoded = _decoded(stripped)
-        if decoded is not None:
-            yield from _answers(decoded)
+        written = _decoded(stripped)
+        if written is not None:
+            yield from _answers(written)
             return
         if _PRINTED_LIST.fullmatch(stripped):
             literals = _LITERAL.findall(stripped)
@@ -296,7 +283,6 @@ def _of_text(text: str) -> Iterator[str]:
 
 
 def _split(text: str) -> Iterator[str]:
-    """The parts of a text between `ANSWER_SPLIT`, without blank ones."""
     for part in text.split(ANSWER_SPLIT):
         if part.strip():
             yield part
@@ -312,7 +298,6 @@ def _decoded(text: str) -> Any:
 
 
 def _unquoted(literal: str) -> str:
-    """The text that is quoted in a printed list."""
     try:
         return str(ast.literal_eval(literal))
     except (ValueError, SyntaxError):  # an escape that Python does not know, or a line break
@@ -320,16 +305,15 @@ def _unquoted(literal: str) -> str:
 
 
 def _last_of_user(row: Mapping[str, Any]) -> Field | None:
-    """What the user asks last in the messages of a prompt."""
     for name in PROMPTS:
         messages = row.get(name)
         if not isinstance(messages, list | tuple):
             continue
         for message in reversed(messages):
             if isinstance(message, Mapping) and message.get("role") == "user":
-                content = message.get("content")
-                text = asked(content) if isinstance(content, str) else ""
-                return Field(text, name) if text else None
+                text = message.get("content")
+                held = asked(text) if isinstance(text, str) else ""
+                return Field(held, name) if held else None
     return None
 
 
@@ -342,22 +326,17 @@ def asked(prompt: str) -> str:
         'where is it?'
     """
     before, mark, text = prompt.rpartition("Question:")
-    is_end_of_word = before[-1:].isalnum()  # as in "SubQuestion:"
-    if mark and not is_end_of_word and text.strip():
-        return text.strip()
-    return prompt.strip()
+    is_word = not before[-1:].isalnum()
+    return text.strip() if mark and is_word and text.strip() else prompt.strip()
 
 
-def _with_aliases(gold_answers: tuple[str, ...], row: Mapping[str, Any]) -> tuple[str, ...]:
-    """The answers with those of a column of aliases beside them."""
-    aliases = first(row, ALIASES)
-    return answers([*gold_answers, aliases.value if aliases else None])
+def _with_aliases(held: tuple[str, ...], row: Mapping[str, Any]) -> tuple[str, ...]:
+    more = first(row, ALIASES)
+    return answers([*held, more.value if more else None])
 
 
-def _value_at(row: Mapping[str, Any], column: str) -> Any:
-    """The value of a column; `a.b` is the field `b` of the object in `a`. Raises `DataError` where
-    there is none.
-    """
+def _named(row: Mapping[str, Any], column: str) -> Any:
+    """What a column holds that was named; `a.b` is the field `b` of the object in `a`."""
     value: Any = row
     for name in (column,) if column in row else column.split("."):
         if not isinstance(value, Mapping) or name not in value:
@@ -371,9 +350,7 @@ def _value_at(row: Mapping[str, Any], column: str) -> Any:
 def _places(
     row: Mapping[str, Any], within: Sequence[str]
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The row itself, then the objects in these of its columns; each with what is put before the
-    names of its columns, such as `extra_info.`.
-    """
+    """The row itself, then objects in it, each with what its columns' names begin with."""
     yield "", row
     for name in within:
         if isinstance(row.get(name), Mapping):

@@ -17,20 +17,16 @@ from .errors import ConfigError, DataError
 _DELETE_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _PUNCTUATION_TO_SPACE = str.maketrans(dict.fromkeys(string.punctuation, " "))
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-# Answers that are right or wrong as a whole (HotpotQA)
 _CLOSED = frozenset(("yes", "no", "noanswer"))
-# White space after `.`, `!`, `?` or `…` (and closing quotes) and before a capital or a digit; line
-# breaks; and the place after a full stop of Chinese and Japanese
 _SENTENCE_END = re.compile(
     r"(?<=[.!?\u2026])[\"'\u201d\u2019)\]]*+\s+(?=[\"'\u201c\u2018(\[]?[A-Z0-9À-ÖØ-Þ])|\n+|(?<=[\u3002\uff01\uff1f])"
 )
-# An abbreviation or an initial at the end of a text, whose `.` ends no sentence
 _ABBREVIATION = re.compile(
     r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|Gen|Col|Capt|Lt|Rev|Hon|vs|etc|No|Vol|Fig|Inc|Ltd|Co|Mt|approx|ca|cf|e\.g|i\.e)"
     r"|\b[A-Z](?:\.[A-Z])*)\.$"
 )
 _NAME_WORD = re.compile(r"\w+")
-_UNSPACED = re.compile(f"[{UNSPACED}]")  # a character of a script that is written without blanks
+_UNSPACED = re.compile(f"[{UNSPACED}]")
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
 FUNCTION_WORDS = frozenset[str](bundled_json("function_words.json"))
 """English words that carry no content of their own, lower-cased."""
@@ -60,12 +56,9 @@ def exact_match(prediction: str | None, golds: Sequence[str], how: str = "squad"
     answer = normalize(prediction, how)
     if answer:
         return float(any(normalize(gold, how) == answer for gold in golds))
-    # Nothing is left of an article or a sign: these are compared as they are, since some golds are
-    # such ("A", "+").
-    as_written = prediction.strip().lower()
-    if not as_written:
-        return 0.0
-    return float(any(gold.strip().lower() == as_written for gold in golds))
+    # An article or a sign, as some golds are, and as an answer without content is
+    normalized = prediction.strip().lower()
+    return float(bool(normalized) and any(gold.strip().lower() == normalized for gold in golds))
 
 
 def sub_exact_match(prediction: str | None, golds: Sequence[str], how: str = "squad") -> float:
@@ -82,14 +75,13 @@ def sub_exact_match(prediction: str | None, golds: Sequence[str], how: str = "sq
         return 0.0
     answer = normalize(prediction, how)
     for gold in golds:
-        normalized_gold = normalize(gold, how)
-        if normalized_gold and _contains(answer, normalized_gold, how):
+        wanted = normalize(gold, how)
+        if wanted and _contains(answer, wanted, how):
             return 1.0
     return 0.0
 
 
 def _contains(answer: str, gold: str, how: str) -> bool:
-    """Whether a normalised answer contains a normalised gold; see `sub_exact_match`."""
     if how != "unicode":
         return gold in answer
     if gold in _CLOSED:  # "There is no source" does not answer no
@@ -112,22 +104,15 @@ def f1(prediction: str | None, golds: Sequence[str], how: str = "squad") -> floa
     if prediction is None:
         return 0.0
     answer = normalize(prediction, how)
-    answer_words = answer.split()
     best = 0.0
-    for gold in golds:
-        normalized_gold = normalize(gold, how)
-        gold_words = normalized_gold.split()
+    for gold in (normalize(gold, how) for gold in golds):
+        ours, theirs = Counter(answer.split()), Counter(gold.split())
         if how == "pokee":
-            answer_counts, gold_counts = Counter(set(answer_words)), Counter(set(gold_words))
-        else:
-            is_closed = answer in _CLOSED or normalized_gold in _CLOSED
-            if is_closed and answer != normalized_gold:
-                continue
-            answer_counts, gold_counts = Counter(answer_words), Counter(gold_words)
-        common = (answer_counts & gold_counts).total()
-        if common:
-            f1_of_gold = 2 * common / (answer_counts.total() + gold_counts.total())
-            best = max(best, f1_of_gold)
+            ours, theirs = Counter(set(ours)), Counter(set(theirs))
+        elif answer != gold and (answer in _CLOSED or gold in _CLOSED):
+            continue
+        if common := (ours & theirs).total():
+            best = max(best, 2 * common / (ours.total() + theirs.total()))
     return best
 
 
@@ -135,17 +120,16 @@ def sentences(text: str) -> list[str]:
     """Split at `.`, `!`, `?` before a capital or a digit and line breaks, but not after
     abbreviations and initials.
     """
-    parts: list[str] = []
-    start = 0  # of the sentence that is being read
+    sentences_so_far: list[str] = []
+    held = 0
     for match in _SENTENCE_END.finditer(text):
-        # An abbreviation has at most so many characters.
-        before = text[max(start, match.start() - 12) : match.start()]
+        before = text[max(held, match.start() - 12) : match.start()]
         if "\n" not in match[0] and _ABBREVIATION.search(before.rstrip()):
             continue
-        parts.append(text[start : match.end()].strip())
-        start = match.end()
-    parts.append(text[start:].strip())
-    return [part for part in parts if part]
+        sentences_so_far.append(text[held : match.end()].strip())
+        held = match.end()
+    sentences_so_far.append(text[held:].strip())
+    return [sentence for sentence in sentences_so_far if sentence]
 
 
 def content_words(text: str) -> list[str]:
@@ -154,7 +138,9 @@ def content_words(text: str) -> list[str]:
 
 
 def well_formed(text: str) -> str:
-    """`text` with `?` for each lone surrogate: JSON may hold them, no tokenizer or file takes them."""
+    """`text` with `?` for each half of a surrogate pair, which JSON may hold but no tokenizer or
+    file takes.
+    """
     return text.encode("utf-8", "replace").decode()
 
 
@@ -164,56 +150,52 @@ def shortened(text: str, most: int) -> str:
 
 
 class NameFinder:
-    """Finds known names in text: whole words only, the longest first, left to right. A text takes
-    one pass over its words.
+    """Finds known names in text: whole words only, the longest first, left to right.
 
-    Args:
-        names: each with its type, which is only kept here for callers.
+    A text takes one pass over its words, with a dictionary from first words to the names that they
+    open.
 
     Example:
-        >>> finder = NameFinder({"Ann": "person", "Ann Lee": "person"})
-        >>> finder.sub(str.upper, "Ann Lee met Ann, not Annie.")
+        >>> NameFinder({"Ann": "person", "Ann Lee": "person"}).sub(str.upper, "Ann Lee met Ann, not Annie.")
         'ANN LEE met ANN, not Annie.'
     """
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self.names = dict(names)
-        # By its first word, each name, and how many characters of it stand before that word
-        by_first_word: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+        opened: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
         for name in sorted(names, key=len, reverse=True):  # "Ann Lee" is found before "Ann"
-            first_word = _NAME_WORD.search(name)
-            if first_word is None:
+            first = _NAME_WORD.search(name)
+            if first is None:
                 raise DataError(
                     f"the name {name!r} has no letter or digit, so it cannot be found in text"
                 )
-            by_first_word[first_word.group()].append((name, first_word.start()))
-        self._by_first_word = dict(by_first_word)
-        # Remembered, since the same passages are looked through again and again.
+            opened[first.group()].append((name, first.start()))
+        self._opened = dict(opened)
+        # The same passages are looked through again and again.
         self.segments = lru_cache(maxsize=65536)(self._segments)
 
     def sub(self, image: Callable[[str], str], text: str) -> str:
         """`text` with every name replaced by `image(name)`."""
-        parts = list(self.segments(text))
-        for place in range(1, len(parts), 2):
-            parts[place] = image(parts[place])
-        return "".join(parts)
+        return "".join(
+            image(part) if number % 2 else part for number, part in enumerate(self.segments(text))
+        )
 
     def find(self, text: str) -> tuple[str, ...]:
         """The names in `text`, in order, repeats included."""
         return self.segments(text)[1::2]
 
     def _segments(self, text: str) -> tuple[str, ...]:
-        """What stands before the first name, that name, what stands before the next, and so on to
-        the end of the text; joined they are `text` again.
-        """
+        """Text between names and names, alternating; joined they are `text` again."""
         parts: list[str] = []
-        end = 0  # of the last name
+        end = 0
         for match in _NAME_WORD.finditer(text):
-            for name, offset in self._by_first_word.get(match.group(), ()):
+            for name, offset in self._opened.get(match.group(), ()):
                 start = match.start() - offset
-                if start < end or not text.startswith(name, start):
-                    continue
-                if _whole(text, start, start + len(name)):
+                if (
+                    start >= end
+                    and text.startswith(name, start)
+                    and _whole(text, start, start + len(name))
+                ):
                     parts += (text[end:start], name)
                     end = start + len(name)
                     break
@@ -229,9 +211,7 @@ def holds(text: str, name: str) -> bool:
         >>> holds("利马是秘鲁的首都。", "利马")
         True
     """
-    if not _NAME_WORD.search(name):
-        return False
-    start = text.find(name)
+    start = text.find(name) if _NAME_WORD.search(name) else -1
     while start >= 0 and not _whole(text, start, start + len(name)):
         start = text.find(name, start + 1)
     return start >= 0
@@ -239,28 +219,26 @@ def holds(text: str, name: str) -> bool:
 
 def unqualified(title: str) -> str:
     """A title without a bracketed qualifier at its end, case kept."""
-    name, bracket, qualifier = title.rstrip().rpartition("(")
-    is_qualified = bracket and qualifier.endswith(")") and ")" not in qualifier[:-1]
-    return name.rstrip() if is_qualified else title
+    name, opening, qualifier = title.rstrip().rpartition("(")
+    closed = opening and qualifier.endswith(")") and ")" not in qualifier[:-1]
+    return name.rstrip() if closed else title
 
 
 def plain(title: str) -> str:
-    """A title by which pages are compared: case-folded, one space between words, and without a
-    qualifier, since annotations name a page with or without it.
+    """Case-folded, one space between words, without a qualifier: an annotation names a page with or
+    without it.
     """
     return " ".join(unqualified(title).casefold().split())
 
 
 def _whole(text: str, start: int, end: int) -> bool:
-    """Whether no word goes on over either end of this part of the text."""
-    if start > 0 and _in_word(text[start - 1]) and _in_word(text[start]):
-        return False
-    return end == len(text) or not (_in_word(text[end - 1]) and _in_word(text[end]))
+    opens = start == 0 or not (_in_word(text[start - 1]) and _in_word(text[start]))
+    return opens and (end == len(text) or not (_in_word(text[end - 1]) and _in_word(text[end])))
 
 
 def _in_word(character: str) -> bool:
-    """Whether two such characters beside each other belong to one word. Those of scripts without
-    blanks do not count: there nothing shows where a word ends.
+    """Whether it makes one word with such a character beside it. In scripts without blanks nothing
+    shows where a word ends.
     """
     if character.isascii():
         return character.isalnum() or character == "_"

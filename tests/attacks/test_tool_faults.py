@@ -321,7 +321,7 @@ class Moody(SearchServer):
 @pytest.mark.slow
 def test_no_episode_is_lost_among_faulty_services(monkeypatch):
     monkeypatch.setenv("SERPER_API_KEY", KEY)
-    monkeypatch.setattr(http, "_FAILED_CALLS", 10_000)  # else the faults of a host hide one another
+    monkeypatch.setattr(http, "_CALLS", 10_000)  # else the faults of a host hide one another
     draw, ways = random.Random(7), [*SERVICES]
     plan = [
         [draw.choice(ways) if draw.random() < SHARE else "good" for _ in range(CALLS)]

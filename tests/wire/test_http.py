@@ -29,7 +29,7 @@ from web_site import ARTICLE, Page, WebSite
 from faithful_search.errors import ConfigError, ToolError
 from faithful_search.wire import guard as guard_module, http as http_module
 from faithful_search.wire.guard import Guard, Refused
-from faithful_search.wire.http import Http, HttpReply, TooLarge, Undecodable, unpack
+from faithful_search.wire.http import Http, Reply, TooLarge, Undecodable, unpack
 from faithful_search.wire.retry import Patience
 
 ONCE = Patience(retries=0)
@@ -127,7 +127,7 @@ def test_parameters_headers_and_bodies(site):
 def test_nothing_json_that_is_none_and_cookies(site):
     reply = ask(Http(), site.url("/empty"), accept=("text/html",))
     assert (reply.status, reply.body, reply.headers.get("content-type")) == (204, b"", None)
-    for reply in (ask(Http(), site.url("/article")), HttpReply(200, {}, b"[" * 100_000, "")):
+    for reply in (ask(Http(), site.url("/article")), Reply(200, {}, b"[" * 100_000, "")):
         with pytest.raises(ToolError, match="not JSON"):
             reply.json()
     assert "chocolate" in ask(Http(), *[site.url("/cookie")] * 2)[0].headers["set-cookie"]

@@ -33,6 +33,8 @@ SHARES = (-0.03, 1.03)
 MOST_BANDS = 4  # settings: more would hide each other
 FEW = 3  # policies whose bars carry their values
 DARK_FROM = 0.7  # on what is darker, values are white
+ROOM = 60  # characters below an axis, without what lies between its labels
+SHOWN_SHARE = 0.06  # of the calls: a smaller part of a bar has no room for its number
 STEP, DARK = "training step", "#444444"
 _ALPHA, _RATIO, _WEIGHT = "parts/alpha", "tools/ratio/", "/weight"
 _LABELS = {
@@ -313,12 +315,45 @@ def bars(
                     f"{value:.2f}", *above, textcoords="offset points", ha="center", fontsize=9
                 )
     _require(axis.patches, " or ".join(metrics), path)
-    axis.set_xticks(range(len(metrics)), [name.replace("_", "\n") for name in metrics])
+    labels = [name.replace("_", "\n") for name in metrics]
+    # Side by side as many characters have room
+    crowded = sum(max(map(len, label.split("\n"))) for label in labels) > ROOM
+    aslant = {"rotation": 20, "ha": "right"} if crowded else {}
+    axis.set_xticks(range(len(metrics)), labels, **aslant)
     axis.set_xlim(-0.6, len(metrics) - 0.4)
     axis.axhline(0, color=DARK, linewidth=0.8)
     axis.margins(y=0.12)
     _finish(axis, "value, 95 % interval", title)
     axis.grid(False, axis="x")
+    return _save(figure, path)
+
+
+def tool_ratios(calls: Mapping[str, Mapping[str, int]], path: PathLike) -> Path:
+    """Which share of the calls went to each tool: a bar for each policy and set of questions, split
+    by tool (Proof-of-Use, figure 4). Shares below 6 % carry no number, as there.
+
+    `calls` are the numbers of calls by tool, by the bar's label. Bars without a call are left out.
+    """
+    used = {label: counts for label, counts in calls.items() if sum(counts.values())}
+    _require(used, "a call of a tool", path)
+    tools = list(dict.fromkeys(chain.from_iterable(used.values())))
+    figure, (axis,) = _canvas([1], height=1.4 + 0.34 * len(used))
+    starts = np.zeros(len(used))
+    places = np.arange(len(used))
+    for tool, colour in _coloured(tools).items():
+        shares = np.array([counts.get(tool, 0) / sum(counts.values()) for counts in used.values()])
+        axis.barh(places, shares, 0.8, left=starts, color=colour, label=tool)
+        for place, share in enumerate(shares):
+            if share >= SHOWN_SHARE:
+                middle = starts[place] + share / 2
+                text = {"ha": "center", "va": "center", "color": "white", "fontsize": 8}
+                axis.text(middle, place, f"{share:.0%}", **text)
+        starts += shares
+    axis.set_yticks(places, list(used))
+    axis.invert_yaxis()
+    _finish(axis, "", "Share of the calls by tool")
+    axis.set_xlim(0, 1)
+    axis.grid(False, axis="y")
     return _save(figure, path)
 
 

@@ -352,32 +352,79 @@ def convert(
     "--out", type=FOLDER, default=Path("comparison"), help="Folder to write the results to."
 )
 @click.option(
+    "--to",
+    "form",
+    type=click.Choice(["markdown", "latex", "html"]),
+    help="Also write the results in the shape of the papers' tables, a method a row: results.md, "
+    "results.tex (with booktabs) or results.html.",
+)
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    help="Result to show in these tables and figures. Can be given several times. By default "
+    "exact_match, f1 and lm_accuracy, as far as they were measured.",
+)
+@click.option(
+    "--beside",
+    type=click.Choice(["pou", "veritas", "pokee", "self_eval"]),
+    help="Paper whose own numbers stand beside the results of suites, marked as the paper's.",
+)
+@click.option("--figures", is_flag=True, help="Also draw the results and the use of tools.")
+@click.option(
     "--fail-on-regression",
     is_flag=True,
     help="Exit with code 4 if a result is clearly worse than the first one, or has lost its value.",
 )
-def compare(paths: tuple[str, ...], out: Path, fail_on_regression: bool) -> None:
+def compare(
+    paths: tuple[str, ...],
+    out: Path,
+    form: str | None,
+    metrics: tuple[str, ...],
+    beside: str | None,
+    figures: bool,
+    fail_on_regression: bool,
+) -> None:
     """Compare audits or evaluations of the same questions.
 
     PATHS are folders of audits, or folders of runs and evaluations that hold a metrics.json. All
     evaluations in a metrics.json are compared; FOLDER#NAME chooses one of them. Each audit or
     evaluation is compared with the first, in paired differences. Rows are paired by their question,
-    or by their id where they have none.
+    or by their id where they have none. Evaluations of suites are compared set by set, with macro
+    means and Wilcoxon's signed-rank test over the sets.
     """
     from msgspec import to_builtins
 
-    from ..measure import comparison, gates
-    from ..measure.report import page
+    from ..measure import comparison, gates, suite_comparison
+    from ..measure.report import page, papers
     from ..measure.writing import write_metrics
 
-    sides = comparison.open_sides(paths)
-    comparison_result = comparison.compare(sides)
-    write_metrics(out / "comparison.json", to_builtins(comparison_result))
-    page.write_comparison(out / "comparison.html", comparison_result, sides)
-    echo(f"{comparison_result}\n")
-    say(f"comparison.html, comparison.json in {out}")
-    if fail_on_regression:
-        regressions = gates.regressions(comparison_result)
+    if beside is not None and form is None:
+        raise click.UsageError("--beside needs --to, which says what to write")
+    suites = suite_comparison.open_suites(paths)
+    if suites is not None and fail_on_regression:
+        raise click.UsageError("--fail-on-regression compares single evaluations, not suites")
+    file_names = ["comparison.json"]
+    result: comparison.Comparison | suite_comparison.SuiteComparison
+    if suites is None:
+        sides = comparison.open_sides(paths)
+        result = comparison.compare(sides)
+        page.write_comparison(out / "comparison.html", result, sides)
+        file_names.insert(0, "comparison.html")
+    else:
+        result = suite_comparison.compare_suites(suites)
+    write_metrics(out / "comparison.json", to_builtins(result))
+    echo(f"{result}\n")
+    if form is not None:
+        tables = papers.tables(result, metrics, beside)
+        file_names.append(papers.write(tables, form, out).name)
+    if figures:
+        from ..analysis.comparisons import draw
+
+        file_names += draw(result, metrics, out)
+    say(f"{', '.join(file_names)} in {out}")
+    if fail_on_regression and isinstance(result, comparison.Comparison):
+        regressions = gates.regressions(result)
         if regressions:
             exit_unmet(regressions)
         say("no regression")

@@ -18,12 +18,9 @@ from ..tasks import Task
 from ..text import plain, unqualified
 from ..trajectory import Evidence
 
-# The tools of a plan
-SEARCH = "local_search"
-GRAPH = "knowledge_graph"
+SEARCH, GRAPH = "local_search", "knowledge_graph"
 UNKNOWN = "unknown"  # the answer of an expert that could not find the fact
-Query = tuple[str, str]
-"""A tool, and the query that it is asked."""
+Query = tuple[str, str]  # a tool, and what it is asked
 
 
 @dataclass(frozen=True)
@@ -33,16 +30,15 @@ class Hop:
     Args:
         need: what is missing, as it reads after "I need": "the director of Zodiac".
         queries: in order of preference.
-        statement: the sentence with which the expert states the fact once it is found; empty where
-            it quotes the evidence.
-        relation: what is asked of the subject, such as "director"; empty where the annotation does
-            not say. Twins are made by it.
-        object: what is to be found, such as "David Fincher".
-        subject: must be named by the question or by evidence before it may be queried; empty for no
-            such condition.
-        gold_ids: the `Evidence.source` of passages and triples that state the fact.
-        gold_titles: the titles of passages that state it, for sources without ids. The text must
-            contain the object, too.
+        statement: the sentence that states the fact once found; empty: the expert quotes the
+            evidence.
+        relation: what is asked of the subject, if the annotation says so; twins are made by it.
+        object: what is to be found; the evidence must contain it if it is recognised by
+            `gold_titles`.
+        subject: must be named by the question or by evidence before it may be queried; empty: no
+            condition.
+        gold_ids: `Evidence.source` of what states the fact.
+        gold_titles: titles of the passages that state it, for sources without ids.
     """
 
     need: str
@@ -55,31 +51,26 @@ class Hop:
     gold_titles: frozenset[str] = frozenset()
 
     def gold(self, evidence: Iterable[Evidence]) -> list[Evidence]:
-        """The evidence that states the fact: by its source, or by its title and the object in its
-        text.
+        """Those of `evidence` that state the fact: by source, or by title and the object being in
+        the text.
 
-        >>> titles = frozenset({"Zodiac (film)"})
-        >>> hop = Hop("the director of Zodiac", (), object="David Fincher", gold_titles=titles)
-        >>> first = Evidence("Directed by David Fincher.", "Zodiac", "E1")
-        >>> second = Evidence("A film.", "Zodiac", "E2")
-        >>> [passage.id for passage in hop.gold([first, second])]
+        >>> hop = Hop("the director of Zodiac", (), object="David Fincher", gold_titles=frozenset({"Zodiac (film)"}))
+        >>> evidence = [Evidence("Directed by David Fincher.", "Zodiac", "E1"), Evidence("A film.", "Zodiac", "E2")]
+        >>> [passage.id for passage in hop.gold(evidence)]
         ['E1']
         """
         titles = {plain(title) for title in self.gold_titles}
-        gold = []
-        for passage in evidence:
-            by_source = passage.source in self.gold_ids
-            if by_source or (
-                plain(passage.title) in titles and contains(passage.text, self.object)
-            ):
-                gold.append(passage)
-        return gold
+        return [
+            passage
+            for passage in evidence
+            if passage.source in self.gold_ids
+            or (plain(passage.title) in titles and contains(passage.text, self.object))
+        ]
 
     @classmethod
     def of_relation(
         cls, subject: str, relation: str, object: str, queries: Sequence[Query], **gold: Any
     ) -> "Hop":
-        """The hop that finds the `relation` of `subject`; `gold` is `gold_ids` or `gold_titles`."""
         phrase = f"{relation} of {subject}"
         return cls(
             need=f"the {phrase}",
@@ -103,14 +94,11 @@ class Plan:
 
 
 Planner = Callable[[Task], list[Hop]]
-"""Gives the hops of an annotated question. Raises `DataError` where it cannot be planned."""
 
 
 def plan_all(tasks: Sequence[Task], planner: Planner) -> tuple[list[Plan], Counter[str]]:
-    """The plans, and how many tasks were skipped, by reason.
-
-    Raises:
-        DataError: no task could be planned.
+    """The plans, and how many tasks were skipped, by reason. Raises `DataError` if no task could be
+    planned.
     """
     plans: list[Plan] = []
     skipped: Counter[str] = Counter()
@@ -131,49 +119,37 @@ def plan_all(tasks: Sequence[Task], planner: Planner) -> tuple[list[Plan], Count
 
 
 def planner_for(kind: str, tasks: Sequence[Task] = ()) -> Planner:
-    """The planner for a kind of source.
-
-    Args:
-        tasks: training questions, from which that of `world` learns which tool usually has what.
+    """The planner of a source kind; `world` learns from `tasks` (training questions) which tool
+    usually holds what.
     """
     if kind not in PLANNERS:
         raise DataError(f"unknown source kind {kind!r}; there are: {', '.join(PLANNERS)}")
-    if kind == "world":
-        return partial(plan_world, usual=usual_tools(tasks))
-    return PLANNERS[kind]
+    return partial(plan_world, usual=usual_tools(tasks)) if kind == "world" else PLANNERS[kind]
 
 
 def usual_tools(tasks: Iterable[Task]) -> dict[str, str]:
-    """For each relation the tool that has most of its facts, counted over the chains of `tasks`."""
-    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for task in tasks:
-        for fact in _facts(task):
-            has_fact = {SEARCH: bool(fact.get("passage")), GRAPH: bool(fact.get("triple"))}
-            counts[fact["relation"]].update(has_fact)
-    usual = {}
-    for relation, count in counts.items():
-        [(tool, _)] = count.most_common(1)
-        usual[relation] = tool
-    return usual
+    """Which tool holds a relation's facts most often, counted over the chains of `tasks`."""
+    held: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for fact in chain.from_iterable(map(_facts, tasks)):
+        held[fact["relation"]].update(
+            {SEARCH: bool(fact.get("passage")), GRAPH: bool(fact.get("triple"))}
+        )
+    return {relation: count.most_common(1)[0][0] for relation, count in held.items()}
 
 
 def plan_world(task: Task, usual: Mapping[str, str] | None = None) -> list[Hop]:
-    """The hops of a question of the bundled world, by the facts it asks for.
-
-    Args:
-        usual: by relation, the tool to try first.
+    """The hops of a question of the bundled world, by the facts it asks for; `usual`: which tool to
+    try first.
     """
     hops = []
     for fact in _facts(task) or _annotation(task, "chain"):
         subject, relation, object_ = _fields(fact, "subject", "relation", "object")
-        first_tool = (usual or {}).get(relation, SEARCH)
-        second_tool = GRAPH if first_tool == SEARCH else SEARCH
+        first = (usual or {}).get(relation, SEARCH)
         query = f"{relation} of {subject}"
-        reworded = f"{subject} {relation}"
-        queries = ((first_tool, query), (second_tool, query), (first_tool, reworded))
-        sources = (fact.get("passage"), fact.get("triple"))
-        gold_ids = frozenset(source for source in sources if source)
-        hops.append(Hop.of_relation(subject, relation, object_, queries, gold_ids=gold_ids))
+        second = GRAPH if first == SEARCH else SEARCH
+        queries = ((first, query), (second, query), (first, f"{subject} {relation}"))
+        gold = frozenset(source for source in (fact.get("passage"), fact.get("triple")) if source)
+        hops.append(Hop.of_relation(subject, relation, object_, queries, gold_ids=gold))
     return hops
 
 
@@ -191,74 +167,62 @@ def plan_2wiki(task: Task) -> list[Hop]:
             (SEARCH, f"{subject} {relation}"),
             (SEARCH, subject),
         )
-        titles_of_subject = []
-        for title in task.supporting_titles:
-            if plain(title) == plain(subject):
-                titles_of_subject.append(title)
-        titles = frozenset([subject, *titles_of_subject])
+        about_it = [title for title in task.supporting_titles if plain(title) == plain(subject)]
+        titles = frozenset([subject, *about_it])
         hops.append(Hop.of_relation(subject, relation, object_, queries, gold_titles=titles))
     return hops
 
 
 def plan_musique(task: Task) -> list[Hop]:
-    """The hops of a MuSiQue question, by its `decomposition` into sub-questions, in which `#k` is
-    the k-th answer.
-
-    A sub-question is either `subject >> relation` or a sentence.
+    """The hops of a MuSiQue question, by `decomposition`: sub-questions, with `#k` replaced by the
+    k-th answer.
     """
     hops = []
     answers: list[str] = []
     for row in _annotation(task, "decomposition"):
         answer, question, title = _fields(row, "answer", "question", "title")
-        for number in re.findall(r"#(\d+)", question):
-            if not 1 <= int(number) <= len(answers):
-                raise DataError("a sub-question refers to a later one")
+        if any(not 1 <= int(number) <= len(answers) for number in re.findall(r"#(\d+)", question)):
+            raise DataError("a sub-question refers to a later one")
         resolved = re.sub(r"#(\d+)", lambda match: answers[int(match[1]) - 1], question).strip()
         answers.append(answer)
         subject, arrow, relation = (part.strip() for part in resolved.partition(">>"))
-        if arrow:
-            query = f"{relation} of {subject}"
-            reworded = f"{subject} {relation}"
-            need = f"the {query}"
-            statement = f"The {query} is {answer}."
-        else:
-            query = f"{resolved[:1].upper()}{resolved[1:].rstrip(' ?')}?"
-            reworded = query.rstrip("?")
-            need = f'to know "{query}"'
-            statement = f"{query} {answer}."
-        # The last attempt is names and numbers alone: the question's other words may mislead BM25.
+        question = f"{resolved[:1].upper()}{resolved[1:].rstrip(' ?')}?"
+        query = f"{relation} of {subject}" if arrow else question
+        reworded = f"{subject} {relation}" if arrow else question.rstrip("?")
+        # The last attempt is names and numbers alone: BM25 may be misled by the question's other
+        # words.
         names = [word for word in reworded.split()[1:] if word[:1].isupper() or word[:1].isdigit()]
-        queries = ((SEARCH, query), (SEARCH, reworded), (SEARCH, " ".join(names) or reworded))
-        hop = Hop(
-            need=need,
-            queries=queries,
-            statement=statement,
-            relation=relation,
-            object=answer,
-            gold_titles=frozenset({title}),
+        queries = (SEARCH, query), (SEARCH, reworded), (SEARCH, " ".join(names) or reworded)
+        need = f"the {query}" if arrow else f'to know "{question}"'
+        statement = f"The {query} is {answer}." if arrow else f"{question} {answer}."
+        hops.append(
+            Hop(
+                need=need,
+                queries=queries,
+                statement=statement,
+                relation=relation,
+                object=answer,
+                gold_titles=frozenset({title}),
+            )
         )
-        hops.append(hop)
     return hops
 
 
 def plan_hotpotqa(task: Task) -> list[Hop]:
-    """The hops of a HotpotQA question: one for each supporting title, those named in the question
-    first, since what it names can be asked for at once.
+    """The hops of a HotpotQA question: one per supporting title, those named in the question
+    first.
     """
     if not task.supporting_titles:
         raise DataError("no supporting_titles")
-    titles = dict.fromkeys(task.supporting_titles)
-    named_first = sorted(titles, key=lambda title: not contains(task.question, plain(title)))
     hops = []
-    for title in named_first:
+    # What the question names can be asked for at once; the others become known on the way.
+    titles = dict.fromkeys(task.supporting_titles)
+    for title in sorted(titles, key=lambda title: not contains(task.question, plain(title))):
         name = unqualified(title)
-        hop = Hop(
-            need=f"to read about {name}",
-            queries=((SEARCH, name), (SEARCH, f"What is known about {name}?")),
-            subject=title,
-            gold_titles=frozenset({title}),
+        queries = (SEARCH, name), (SEARCH, f"What is known about {name}?")
+        hops.append(
+            Hop(f"to read about {name}", queries, subject=title, gold_titles=frozenset({title}))
         )
-        hops.append(hop)
     return hops
 
 
@@ -282,27 +246,23 @@ def contains(text: str, part: str) -> bool:
 
 
 def counted(reasons: Mapping[str, int] | Iterable[str]) -> str:
-    """Reasons, or their counts, in words, the most frequent first: "3 no answer, 1 no chain"."""
+    """Reasons, or their counts, in words: how often each was given, most frequent first."""
     counts = Counter(reasons).most_common()
     return ", ".join(f"{count} {reason}" for reason, count in counts) or "none"
 
 
 def _facts(task: Task) -> list[Any]:
-    """The facts that a question of the bundled world asks for; of two questions in one, those of
-    both.
-    """
+    """Of a question of the bundled world; of two at once, those of both."""
     return [*task.meta.get("chain", ()), *chain(*task.meta.get("chains", ()))]
 
 
 def _annotation(task: Task, column: str) -> list[Any]:
-    """A column of the question's row. Raises `DataError` where it is missing."""
     if not task.meta.get(column):
         raise DataError(f"no {column}")
     return task.meta[column]
 
 
 def _fields(row: Mapping[str, Any], *names: str) -> list[str]:
-    """Texts of an annotation. Raises `DataError` where one is missing."""
     missing = [name for name in names if not isinstance(row.get(name), str)]
     if missing:
         raise DataError(f"an annotation without {' and '.join(missing)}")

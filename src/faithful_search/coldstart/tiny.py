@@ -47,9 +47,10 @@ from ..trajectory import Step, Trajectory
 from .experts import NOT_FOUND, PHRASES, STOPPED_EARLY, UNSAID, UPHELD
 from .twins import TRAINING_BLANKS
 
-# How often the agent's own phrases are repeated for the BPE trainer, so that each word in them
-# becomes one piece
 OFTEN = 200
+"""How often the agent's own phrases are repeated for the BPE trainer, so that each word in them
+becomes one piece.
+"""
 SPECIAL = ("<|end|>", "<|user|>", "<|assistant|>", "<|tools|>", "<|pad|>")
 
 
@@ -96,8 +97,8 @@ def phrases_of(dialect: str) -> tuple[str, ...]:
     if dialect == "pokee":
         with_answer, without = Step("", answer="?"), Step("")
         rejected = Step("", verified=False)
-        # After each of these episodes the controller writes another of its lines.
-        episodes = ((with_answer,), (with_answer, rejected), (without,), (with_answer, without))
+        # episodes after which the controller says each of its lines
+        episodes = (with_answer,), (with_answer, rejected), (without,), (with_answer, without)
         replies = [Pokee().controller_reply(steps, verify=True) or "" for steps in episodes]
         prompt = Pokee().prompt("", ())[1]["content"]
         return prompt, *replies, *UPHELD, *NOT_FOUND, *STOPPED_EARLY
@@ -112,7 +113,7 @@ class TinyConfig:
         dialect: what it is to write.
         start: the dialect of a bundled tiny policy of the same shape, whose weights it takes over,
             also those of shared tokens: a policy that can read in one dialect need not learn it
-            again in another. Empty for random weights.
+            again in another. Empty: none.
         pieces: the size of the vocabulary's BPE part; the world's names come on top.
         evidence_ids: how many ids of evidence are tokens.
         seed: the seed of the weights.
@@ -131,7 +132,7 @@ class TinyConfig:
 
     def __post_init__(self) -> None:
         heads = self.num_attention_heads
-        # The components of a head are rotated in pairs.
+        # twice, since a head's rotary positions are pairs
         if heads < 1 or self.hidden_size < 1 or self.hidden_size % (2 * heads):
             raise ConfigError(
                 f"hidden_size {self.hidden_size} is no multiple of twice num_attention_heads "
@@ -141,23 +142,23 @@ class TinyConfig:
 
 def build_tiny(out_dir: str | Path, config: TinyConfig | None = None) -> Path:
     """Write an untrained tiny policy, loadable with `from_pretrained`, to `out_dir`."""
-    config = config or TinyConfig()
-    out_dir = Path(out_dir)
+    config, out_dir = config or TinyConfig(), Path(out_dir)
     tokenizer = build_tokenizer(config)
     set_seed(config.seed)
-    llama_config = LlamaConfig(
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
-        num_hidden_layers=config.num_hidden_layers,
-        num_attention_heads=config.num_attention_heads,
-        max_position_embeddings=config.max_position_embeddings,
-        vocab_size=len(tokenizer),
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        tie_word_embeddings=True,
+    shape = (
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "max_position_embeddings",
     )
-    model = LlamaForCausalLM(llama_config)
+    sizes = {name: getattr(config, name) for name in shape} | {"vocab_size": len(tokenizer)}
+    ends = {
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    model = LlamaForCausalLM(LlamaConfig(**sizes, **ends, tie_word_embeddings=True))
     if config.start:
         take_over(model, tokenizer, tiny_policy(config.start))
     model.save_pretrained(out_dir)
@@ -166,27 +167,23 @@ def build_tiny(out_dir: str | Path, config: TinyConfig | None = None) -> Path:
 
 
 def take_over(model: Any, tokenizer: Any, start: Path) -> None:
-    """Give the model the weights of the policy in `start`. Tokens that only the model has keep
-    their own embeddings.
-
-    Raises:
-        ConfigError: the policy has another shape.
+    """Give the model the weights of the policy in `start`, which must have the same shape (else
+    `ConfigError`); tokens that only the model has keep their own.
     """
     old = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32, trust_remote_code=False)
+    old_places, new_places = read_tokenizer(str(start)).get_vocab(), tokenizer.get_vocab()
+    shared = [token for token in new_places if token in old_places]
     # By text and not by id: the vocabularies of two dialects have the same words in other places.
-    old_ids = read_tokenizer(str(start)).get_vocab()
-    new_ids = tokenizer.get_vocab()
-    shared_tokens = [token for token in new_ids if token in old_ids]
-    embeddings = model.get_input_embeddings().weight.detach().clone()
+    rows = model.get_input_embeddings().weight.detach().clone()
     weights = old.state_dict()
-    old_embeddings = weights["model.embed_tokens.weight"]
+    learnt = weights["model.embed_tokens.weight"]
     try:
-        from_rows = [old_ids[token] for token in shared_tokens]
-        to_rows = [new_ids[token] for token in shared_tokens]
-        embeddings[to_rows] = old_embeddings[from_rows]
-        weights["model.embed_tokens.weight"] = embeddings
-        weights["lm_head.weight"] = embeddings
-        model.load_state_dict(weights)
+        rows[[new_places[token] for token in shared]] = learnt[
+            [old_places[token] for token in shared]
+        ]
+        model.load_state_dict(
+            {**weights, "model.embed_tokens.weight": rows, "lm_head.weight": rows}
+        )
     except RuntimeError as error:
         raise ConfigError(
             f"the policy in {start} has another shape than the one to be made: {error}"
@@ -197,7 +194,8 @@ def build_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
     """The tokenizer of the tiny policy, trained on the world's sentences; the same on every run."""
     script = script_of(config.dialect)
     backend: Any = Tokenizer(models.BPE(byte_fallback=True, unk_token=None))
-    # As in SentencePiece: a blank is part of the word after it, and nothing is lost in decoding.
+    # As SentencePiece has it: a blank is part of the word after it, and nothing is lost in
+    # decoding.
     backend.normalizer = normalizers.Replace(" ", "▁")
     backend.pre_tokenizer = pre_tokenizers.Split(
         Regex(r"▁?\p{L}+|▁?\p{N}|▁?[^\s\p{L}\p{N}▁]+|▁+|\s"), "isolated"
@@ -213,21 +211,22 @@ def build_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     backend.train_from_iterator(_sentences(names, phrases_of(config.dialect)), trainer)
-    # The bytes had to be special tokens for the training; in use they are ordinary ones.
-    state = json.loads(backend.to_str())
+    state = json.loads(
+        backend.to_str()
+    )  # bytes had to be special tokens for training; in use they are ordinary ones
     backend = Tokenizer.from_str(json.dumps({**state, "added_tokens": []}))
-    markup: list[str] = []
-    for tag in script.tags:
-        markup += [f"<{tag}>", f"</{tag}>"]
-    markup += script.scaffold
-    words = list(script.words)
-    if script.cites:
-        words += [f"E{number}" for number in range(1, config.evidence_ids + 1)]
-    words += names
-    backend.add_tokens([AddedToken(text, normalized=False) for text in markup])
-    backend.add_tokens([AddedToken(text, normalized=False, single_word=True) for text in words])
-    special = [AddedToken(text, normalized=False, special=True) for text in SPECIAL]
-    backend.add_special_tokens(special)
+    tags = [f"<{slash}{tag}>" for tag in script.tags for slash in ("", "/")]
+    ids = [f"E{number}" for number in range(1, config.evidence_ids + 1)] if script.cites else []
+    backend.add_tokens([AddedToken(text, normalized=False) for text in (*tags, *script.scaffold)])
+    backend.add_tokens(
+        [
+            AddedToken(text, normalized=False, single_word=True)
+            for text in (*script.words, *ids, *names)
+        ]
+    )
+    backend.add_special_tokens(
+        [AddedToken(text, normalized=False, special=True) for text in SPECIAL]
+    )
     template = (shipped("data") / "tiny_chat.jinja").read_text(encoding="utf-8")
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
@@ -241,28 +240,26 @@ def build_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
 
 def _sentences(names: list[str], phrases: tuple[str, ...]) -> Iterator[str]:
     """What the BPE pieces have to spell: the experts' phrases, then the world's texts with the
-    names cut out, so that no fact can leak.
-
-    Held-out passages are among them, since the policy must be able to read them; held-out questions
-    are not.
+    names cut out, so that no fact can leak. Held-out passages are among them, since the policy must
+    be able to read them; questions are not.
     """
     finder = NameFinder(dict.fromkeys(names, ""))
     passages = list(read_rows(world_file("passages.jsonl.gz")))
-    relations: set[str] = set()
-    for row in passages:
-        for _, relation, _ in row["facts"]:
-            relations.add(relation)
-    for row in read_rows(world_file("triples.jsonl.gz")):
-        relations.add(row["relation"])
+    relations = {fact[1] for row in passages for fact in row["facts"]}
+    relations |= {row["relation"] for row in read_rows(world_file("triples.jsonl.gz"))}
     for _ in range(OFTEN):
-        yield from PHRASES
-        yield from TRAINING_BLANKS
-        yield from phrases
-        yield "No results."
-        yield "Unknown tool. Available tools:"
-        for relation in sorted(relations):
-            yield f"{relation} of the {relation} of . The {relation} is"
-    texts = [row["text"] for row in passages]
-    texts += [task.question for task in load_tasks("world", "train")]
-    for text in texts:
-        yield finder.sub(lambda name: "", text)
+        yield from (
+            *PHRASES,
+            *TRAINING_BLANKS,
+            *phrases,
+            "No results.",
+            "Unknown tool. Available tools:",
+        )
+        yield from (
+            f"{relation} of the {relation} of . The {relation} is" for relation in sorted(relations)
+        )
+    texts = [
+        *(row["text"] for row in passages),
+        *(task.question for task in load_tasks("world", "train")),
+    ]
+    yield from (finder.sub(lambda name: "", text) for text in texts)

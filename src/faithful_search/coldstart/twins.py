@@ -22,13 +22,14 @@ from ..trajectory import Evidence
 from .plans import Hop
 
 KINDS = {"relation": 0.3, "subject": 0.3, "unrelated": 0.15, "blank": 0.25}
-"""What replaces evidence that states the fact, and how often: foils, which are about another
-relation of the same subject, the same relation of another subject, or something unrelated from the
-same tool; or all evidence is blanked.
+"""What replaces evidence that states the fact, and how often: another relation of the same subject,
+the same relation of another subject, or something unrelated from the same tool (foils); or all
+evidence is blanked.
 """
-# How often a response holds foils of one kind only. Among other evidence a foil is known by subject
-# and relation of one passage together; alone, either of them is enough, and is learnt first.
 ALONE = 0.5
+"""How often a response holds foils of one kind only. Among other evidence a foil is told by subject
+and relation of one passage together; alone, either will do and is learnt first.
+"""
 TRAINING_BLANKS: tuple[str, ...] = tuple(bundled_json("training_blanks.json"))
 """What blanked titles and texts read in training. `measure.probes.UNSEEN_BLANKS` are kept for
 measuring.
@@ -36,13 +37,12 @@ measuring.
 
 
 class Shelf:
-    """The evidence returned so far, by what it is about; for each relation and tool the latest 256
+    """The evidence returned so far, by what it is about; of each relation and tool the latest 256
     pieces.
     """
 
     def __init__(self) -> None:
         pieces = partial(deque[Evidence], maxlen=256)
-        # By tool and relation; by title, there by text; by tool; what states a fact by its source
         self._by_relation: defaultdict[tuple[str, str], deque[Evidence]] = defaultdict(pieces)
         self._by_title: defaultdict[str, dict[str, Evidence]] = defaultdict(dict)
         self._by_tool: defaultdict[str, deque[Evidence]] = defaultdict(pieces)
@@ -65,11 +65,8 @@ class Shelf:
     def foils(
         self, kind: str, hop: Hop, tool: str, excluded: Sequence[Evidence] = ()
     ) -> list[Evidence]:
-        """Evidence of a kind that does not state the hop's fact, each text once.
-
-        Args:
-            kind: a foil's in `KINDS`, or "other_tools" for evidence of any tool but `tool`.
-            excluded: evidence whose texts are left out.
+        """Evidence of a kind that does not state the hop's fact: each text once, and none of those
+        excluded. The kind "other_tools" is of any tool but this.
         """
         passages: Iterable[Evidence]
         if kind == "relation":
@@ -184,19 +181,17 @@ class Response(NamedTuple):
             if kind == "subject":
                 foils = [passage for passage in foils if not self._is_about_subject(passage)]
             chosen += rng.sample(foils, min(1, len(foils)))
-        rng.shuffle(chosen)  # the place of the fact must not give it away
+        rng.shuffle(chosen)  # the fact must not be told by its place
         return chosen
 
     def _blanked(self) -> list[Evidence]:
         """The evidence with every title and text replaced by the same few words: a phrase, one of
-        its titles, or words of its texts. Addresses stay: without them a blank would be known
-        without reading.
+        its titles, or words of its texts. Addresses stay: their absence would tell a blank without
+        reading.
         """
         rng = self.rng
         draw = rng.random()
-        words: list[str] = []
-        for passage in self.evidence:
-            words += passage.text.split()
+        words = [word for passage in self.evidence for word in passage.text.split()]
         if draw < 0.6 or not words:
             text = rng.choice(TRAINING_BLANKS)
         elif draw < 0.8:

@@ -45,9 +45,7 @@ KINDS: dict[Kind, str] = {
 }
 """What can happen to a piece of evidence, and what to expect then."""
 Pair = tuple[float, float]
-"""A probability before and after a change."""
 
-# What became of an answer; see `verdict`.
 FOLLOWED = "The answer followed the evidence."
 MEMORY = "It came from memory: nothing that it read says so."
 NOTICED = "It noticed that nothing supports an answer."
@@ -58,13 +56,11 @@ WITHOUT = "without_evidence"
 """In `Trajectory.meta`: the answer of the same policy when no search returns anything."""
 _log = logging.getLogger(__name__)
 _TEXTS = bundled_json("replacements.json")  # for this page alone: rewards have no built-in texts
-_QUESTION_TOKENS = 384  # that a question may add to a prompt
+_QUESTION = 384  # tokens that a question may add to a prompt
 _TOP_K = EnvironmentArguments().search_top_k
-# Where nothing says how the policy was trained: turns of an episode, and tokens where the model
-# takes more
-_TURNS = 8
-_TOTAL_TOKENS = 16_384
-_OPENING = Lock()  # `lru_cache` alone would let two visitors open the same agent
+_TURNS = 8  # of an episode, where nothing says how the policy was trained
+_TOTAL = 16_384  # tokens of an episode, where the model takes more
+_OPENING = Lock()  # a cache alone would let two visitors open the same agent
 
 
 class Local(msgspec.Struct, frozen=True):
@@ -86,11 +82,8 @@ class Local(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, policy: str, dialect: str | None = None, trust_remote_code: bool = False) -> Self:
-        """The policy that whoever starts the page names. Visitors do not see where it lies: of a
-        directory only the name is shown, of a checkpoint with that of its run.
-        """
-        name = policy
-        folder = Path(policy).resolve()
+        """The policy that whoever starts the page names. Visitors are not told where it lies."""
+        name, folder = policy, Path(policy).resolve()
         if policy not in BUNDLED and folder.is_dir():
             name = folder.name
             if name.startswith("checkpoint-"):
@@ -114,31 +107,28 @@ class LocalAgent:
         with needs("an agent here", "train"):
             from ..inference.loading import max_tokens, open_generator, sample_alike
         source = bundled_policy(local.policy, local.dialect or "pou")
-        settings: dict[str, Any] = {"turns": _TURNS, "total_tokens": _TOTAL_TOKENS}
+        settings: dict[str, Any] = {"turns": _TURNS, "total_tokens": _TOTAL}
         settings |= written_as(source, local.dialect, (*SEEN, *BOUNDS))
-        total_tokens = settings.pop("total_tokens")
+        total = settings.pop("total_tokens")
         environment = EnvironmentArguments(
             corpus="world", triples=_triples(settings["dialect"]), **settings
         )
-        sample_alike(0)
+        sample_alike(0)  # without the bars of loading
         generator = open_generator(source, trust_remote_code=local.trust_remote_code)
         toolbox, closed = _toolboxes(environment.dialect, environment.search_top_k)
         chat = ChatFormat.of(generator.tokenizer, dialects.load(environment.dialect))
-        self._longest_prompt = len(chat.prompt_ids("", toolbox.schemas)) + _QUESTION_TOKENS
-        context_tokens = max_tokens(generator.model, generator.tokenizer) or _TOTAL_TOKENS
-        if context_tokens <= self._longest_prompt:
+        self._longest = len(chat.prompt_ids("", toolbox.schemas)) + _QUESTION
+        fits = max_tokens(generator.model, generator.tokenizer) or _TOTAL
+        if fits <= self._longest:
             raise ConfigError(
-                f"{local.policy} takes {context_tokens} tokens: a question and the tools' "
-                f"descriptions take {self._longest_prompt}"
+                f"{local.policy} takes {fits} tokens: a question and the tools' descriptions "
+                f"take {self._longest}"
             )
-        limits = environment.limits(min(total_tokens, context_tokens - self._longest_prompt))
-
-        def engine(tools: Toolbox) -> Engine:
-            greedy = Sampling(temperature=0)
-            return Engine(generator, tools, environment.dialect, limits, greedy)
-
-        self.engine = engine(toolbox)
-        self._closed = engine(closed)
+        limits = environment.limits(min(total, fits - self._longest))
+        self.engine, self._closed = (
+            Engine(generator, tools, environment.dialect, limits, Sampling(temperature=0))
+            for tools in (toolbox, closed)
+        )
 
     def ask(self, question: str) -> Iterator[Trajectory]:
         """The trajectory as it grows; the last one is complete, with the answer `WITHOUT` evidence
@@ -149,7 +139,7 @@ class LocalAgent:
         """
         task = task_of(question)
         prompt = self.engine.chat.prompt_ids(task.question, self.engine.toolbox.schemas)
-        if len(prompt) > self._longest_prompt:
+        if len(prompt) > self._longest:
             raise DataError("the question is too long")
         return _growing(self.engine.run, self._closed.run, task)
 
@@ -163,33 +153,31 @@ class Served(msgspec.Struct, frozen=True):
     model: str
 
     def ask(self, question: str, key: str) -> Iterator[Trajectory]:
-        """As `LocalAgent.ask`, with a visitor's key.
-
-        The keys of whoever started the page are not for visitors, nor is the model's address: no
-        message shows it.
+        """As `LocalAgent.ask`, with a visitor's key; the server's own keys are not for its
+        visitors, nor is its address.
 
         Raises:
             DataError: for an empty question, and when the endpoint gives no answer, or refuses the
                 key or the model.
         """
         task = task_of(question)
-        toolbox, closed = _toolboxes("openai", _TOP_K)
-
-        def run_with(tools: Toolbox) -> Callable[..., list[Trajectory]]:
-            return ServedAgent(self.model, self.url, tools, turns=_TURNS, timeout=60, key=key).run
-
+        run, closed = (
+            ServedAgent(self.model, self.url, tools, turns=_TURNS, timeout=60, key=key).run
+            for tools in _toolboxes("openai", _TOP_K)
+        )
         try:
-            yield from _growing(run_with(toolbox), run_with(closed), task)
+            yield from _growing(run, closed, task)
         except UnreachableError as error:
             _log.warning("%s", error)
             raise DataError(
                 f"the server of {self.model} cannot be reached; the log of this page says more"
             ) from error
-        except JudgeError as error:  # its words are for whoever started the page
+        except JudgeError as error:  # in words for whoever started the page
             _log.warning("%s", error)
             raise DataError(
                 f"the server of {self.model} cannot be asked: check the key; where it is right, "
-                "the server does not know this model, and the log of this page says more"
+                "the "
+                "server does not know this model, and the log of this page says more"
             ) from error
         except DataError as error:
             raise DataError(str(error).replace(self.url, "its server")) from error
@@ -198,27 +186,22 @@ class Served(msgspec.Struct, frozen=True):
 def _growing(
     run: Callable[..., list[Trajectory]], closed: Callable[..., list[Trajectory]], task: Task
 ) -> Iterator[Trajectory]:
-    """See `LocalAgent.ask`.
-
-    Args:
-        run: the agent's `run`; with `closed` no search returns anything.
-    """
-    # From the thread on which the agent runs; `None` when it has ended
-    new_steps: SimpleQueue[Step | None] = SimpleQueue()
+    steps: SimpleQueue[Step | None] = SimpleQueue()
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(run, [task], on_step=lambda _, step: new_steps.put(step))
-        running.add_done_callback(lambda _: new_steps.put(None))
-        steps: tuple[Step, ...] = ()
-        while (step := new_steps.get()) is not None:
-            steps += (step,)
-            yield Trajectory(steps, task.question, answers=task.answers)
+        running = pool.submit(run, [task], on_step=lambda _, step: steps.put(step))
+        running.add_done_callback(lambda _: steps.put(None))
+        grown: tuple[Step, ...] = ()
+        while (step := steps.get()) is not None:
+            grown += (step,)
+            yield Trajectory(grown, task.question, answers=task.answers)
         trajectory = running.result()[0]
     if trajectory.stop_reason == FAILED:
         raise DataError(f"no answer came: {trajectory.meta['why']}")
     without = closed([task])[0]
-    meta = {**trajectory.meta, WITHOUT: without.answer}
-    # No browser needs the token ids, which would be most of a visitor's state.
-    yield msgspec.structs.replace(trajectory, tokens=None, meta=meta)
+    # Token ids are of use to nobody in a browser, and are most of what a visitor's state would hold
+    yield msgspec.structs.replace(
+        trajectory, tokens=None, meta={**trajectory.meta, WITHOUT: without.answer}
+    )
 
 
 _agent = lru_cache(LocalAgent)
@@ -234,20 +217,14 @@ def task_of(question: str) -> Task:
     """The question, with its gold answers where it is one of the bundled ones. Raises `DataError`
     where it is empty.
     """
-    question = " ".join(question.split())
-    if not question:
+    if not (question := " ".join(question.split())):
         raise DataError("the question is empty")
-    return Task("demo", question, _gold_answers().get(question, ()))
+    return Task("demo", question, _golds().get(question, ()))
 
 
 @lru_cache
-def _gold_answers() -> dict[str, tuple[str, ...]]:
-    """Those of all bundled questions."""
-    answers: dict[str, tuple[str, ...]] = {}
-    for split in SPLITS:
-        for task in load_tasks("world", split):
-            answers[task.question] = task.answers
-    return answers
+def _golds() -> dict[str, tuple[str, ...]]:
+    return {task.question: task.answers for split in SPLITS for task in load_tasks("world", split)}
 
 
 def _triples(dialect: str) -> str:
@@ -267,13 +244,9 @@ def _toolboxes(dialect: str, top_k: int) -> tuple[Toolbox, Toolbox]:
 class Outcome(msgspec.Struct, frozen=True):
     """What one agent did with the evidence as it was, and with the changed evidence.
 
-    Attributes:
-        before, after: its trajectories.
-        p_yes: the probability of its verdict "this evidence helps" before and after the change;
-            `None` where it gave no verdict on that evidence.
-        p_answer: that of its old answer where it first wrote it, the geometric mean over its
-            tokens; `None` where there is none.
-        verdict: what became of the answer, in a sentence.
+    `p_yes` is the probability of its verdict "this evidence helps" before and after the change,
+    where it gave one on that evidence; `p_answer` that of its old answer where it first wrote it,
+    the geometric mean over its tokens.
     """
 
     local: Local
@@ -289,22 +262,26 @@ def replacement(passage: Evidence, kind: Kind) -> str:
     missing.
 
     `"change its fact"` states the same of another object of the same relation, for example another
-    capital. A lure names such an object, too, but in words of its own: it only looks like an
-    answer.
+    capital. A lure names such a one, too, but in words of its own: it only looks like an answer.
     """
     if kind == "delete it":
         return ""
     draw = random.Random(passage.text)  # the same proposal whenever the same passage is chosen
     if kind == "exchange it":
-        _, text = draw.choice(_TEXTS["neutral"])
-        return str(text)
+        return draw.choice(_TEXTS["neutral"])[1]
     statement = _stated(passage)
-    other_objects: set[str] = set()
-    for candidate in bundled_world().by_relation[statement.relation]:
-        is_in_passage = holds_answer(passage.text, candidate.object)
-        if candidate.split == statement.split and not is_in_passage:
-            other_objects.add(candidate.object)
-    objects = sorted(other_objects)
+    alike = [
+        candidate
+        for candidate in bundled_world().by_relation[statement.relation]
+        if candidate.split == statement.split
+    ]
+    objects = sorted(
+        {
+            candidate.object
+            for candidate in alike
+            if not holds_answer(passage.text, candidate.object)
+        }
+    )
     if not objects:
         return ""
     name = draw.choice(objects)
@@ -327,8 +304,10 @@ def run_on(
         DataError: when the evidence is not from the bundled world.
     """
     statement = _stated(passage)
-    fact = Asked(statement.subject, statement.relation)
-    edits = {same.text: text.strip() or None for same in bundled_world().by_fact[fact]}
+    edits = {
+        same.text: text.strip() or None
+        for same in bundled_world().by_fact[Asked(statement.subject, statement.relation)]
+    }
     task = task_of(question)
     changed = msgspec.structs.replace(task, id="changed", answers=(), edits=edits)
     for local in policies:
@@ -366,7 +345,6 @@ def verdict(before: Trajectory, after: Trajectory) -> str:
 
 
 def _stated(passage: Evidence) -> Statement:
-    """The fact that a passage of the bundled world states. Raises `DataError` for another one."""
     statement = bundled_world().stated(passage.text)
     if statement is None:
         raise DataError("this evidence is not from the bundled world: it cannot be changed here")
@@ -377,42 +355,43 @@ def _probed(
     asker: LocalAgent, before: Trajectory, edits: Mapping[str, str | None]
 ) -> tuple[Pair | None, Pair | None]:
     """`Outcome.p_yes` of the first verdict on evidence that is changed, and `Outcome.p_answer`."""
-    tokens = before.tokens
-    chat = asker.engine.chat
-    generator = asker.engine.generator
+    tokens, chat, generator = before.tokens, asker.engine.chat, asker.engine.generator
     assert tokens is not None and isinstance(generator, Scorer)  # it is the engine's own episode
     transcript = Transcript(before, tokens, chat)
-    # By the index of a step, the tokens of its response with the changed evidence
-    responses = {}
+    responses = {}  # what is read now, by its step's index
     for index, step in enumerate(before.steps):
-        if not any(passage.text in edits for passage in step.evidence):
-            continue
-        evidence = []
-        for passage in step.evidence:
-            text = edits.get(passage.text, passage.text)
-            if text is not None:
-                evidence.append(msgspec.structs.replace(passage, text=text))
-        responses[index] = transcript.response(index, evidence)
+        if any(passage.text in edits for passage in step.evidence):
+            passages = [
+                (passage, edits.get(passage.text, passage.text)) for passage in step.evidence
+            ]
+            evidence = [
+                msgspec.structs.replace(passage, text=text)
+                for passage, text in passages
+                if text is not None
+            ]
+            responses[index] = transcript.response(index, evidence)
 
-    def contexts(step: int, place: int) -> list[list[int]]:
-        """What stands before a token: as it was, and with the changed responses."""
-        unchanged = context_of(tokens, step, place, {})
-        return [unchanged, context_of(tokens, step, place, responses)]
+    def both(step: int, place: int) -> list[list[int]]:
+        return [
+            context_of(tokens, step, place, responses_so_far)
+            for responses_so_far in ({}, responses)
+        ]
 
     p_yes = p_answer = None
-    # Only the verdict after the first changed response: later ones also follow from what the agent
-    # did with it.
-    for index in responses:
-        next_step = index + 1
-        if next_step < len(before.steps) and before.steps[next_step].helpful is not None:
-            place, yes = transcript.yes_at(next_step)
-            [[was], [now]] = generator.choice_probs(contexts(next_step, place), [[yes]] * 2)
-            p_yes = was, now
-            break
-    mention = find_mention(chat.tokenizer, tokens, before.answer) if before.answer else None
-    if mention is not None:
-        turn, start, end = mention
+    judged = [
+        at + 1
+        for at in responses
+        if at + 1 < len(before.steps) and before.steps[at + 1].helpful is not None
+    ]
+    if judged:
+        # The verdict after the first changed response; later ones follow from what the agent did
+        # with it
+        place, yes = transcript.yes_at(judged[0])
+        [[was], [now]] = generator.choice_probs(both(judged[0], place), [[yes]] * 2)
+        p_yes = was, now
+    if before.answer and (first := find_mention(chat.tokenizer, tokens, before.answer)):
+        turn, start, end = first
         answer = turn_ids(tokens, turn)[start:end]
-        [[was], [now]] = generator.choice_logprobs(contexts(turn, start), [[answer]] * 2)
+        [[was], [now]] = generator.choice_logprobs(both(turn, start), [[answer]] * 2)
         p_answer = math.exp(was / len(answer)), math.exp(now / len(answer))
     return p_yes, p_answer

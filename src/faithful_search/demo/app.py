@@ -74,8 +74,8 @@ def link(question: str, name: str) -> str:
 
 
 def linked(policies: Mapping[str, Local], request: gradio.Request) -> tuple[Any, ...]:
-    """What a visitor's address asks for: the question and the agent for the form; the question
-    again, where its answer is not on the page yet; and the tab to show, where there is a question.
+    """The question and the agent in the page's address, the question again where it is not shown
+    yet, and the tab of questions where the address has one.
     """
     asked_question = request.query_params.get("question")
     name = request.query_params.get("agent")
@@ -97,25 +97,19 @@ def ask(
     policies: Mapping[str, Local] | None = None,
     served: Served | None = None,
 ) -> Iterator[tuple[str, Trajectory | None]]:
-    """The view of the agent's trajectory as it grows, at the end with the trajectory itself.
-
-    Args:
-        name: which of the `policies`; any other name is that of the `served` model.
-        key: for the served model only.
+    """The agent's trajectory as it grows: its view, and at the end itself. Only a served model is
+    given the key.
     """
     local = (policies or named(None)).get(name)
-    if local:
-        who, where = local.title, link(question, name)
-    else:
-        who, where = f"The model {name}", ""
+    who, where = (local.title, link(question, name)) if local else (f"The model {name}", "")
     yield view.growing_view(Trajectory((), question), "ask", who), None
     try:
         if local is not None:
-            trajectories = agent(local).ask(question)
+            grown = agent(local).ask(question)
         else:
             assert served is not None  # or there would be no such choice
-            trajectories = served.ask(question, key)
-        for trajectory in trajectories:
+            grown = served.ask(question, key)
+        for trajectory in grown:
             if trajectory.stop_reason is None:
                 yield view.growing_view(trajectory, "ask", who, where), None
             else:
@@ -125,18 +119,13 @@ def ask(
 
 
 def show_audit(text: str, upload: str | None = None, dialect: str = DETECT) -> tuple[Any, ...]:
-    """Audit a pasted text or an uploaded file.
-
-    Returns:
-        What these elements show then: the summary, the downloads, the result (which is kept for
-        other calls), the row on the left, which is the worst, and the one on the right, which is
-        none.
+    """Audit a pasted text or an uploaded file: summary, downloads, result, the worst row, and no
+    row beside it.
     """
     beside = gradio.HTML(visible=False)
     try:
-        source, ending = PASTE, ""
+        source, ending = (Path(upload).name, Path(upload).suffix) if upload else (PASTE, "")
         if upload:
-            source, ending = Path(upload).name, Path(upload).suffix
             if ending not in UPLOADS:
                 raise DataError(
                     f"this page reads {', '.join(UPLOADS)}; `faithful-search audit` reads more"
@@ -155,8 +144,8 @@ def audit(trajectories: str, dialect: str = "") -> dict[str, Any]:
 
     Args:
         trajectories: a trajectory as text, a chat as JSON, rows as JSON lines, or
-            hf://datasets/ORG/NAME/FILE.jsonl
-        dialect: how they are written, for example pou, search_r1 or openai; empty to detect it
+            hf://datasets/ORG/NAME/FILE.jsonl dialect: how they are written, for example pou,
+            search_r1 or openai; empty to detect it
 
     Returns:
         Findings in words, the mean of each metric with its 95 % interval, and the rows from the
@@ -166,21 +155,26 @@ def audit(trajectories: str, dialect: str = "") -> dict[str, Any]:
         result = auditing.audited(trajectories, dialect or None)
     except FaithfulSearchError as error:
         raise gradio.Error(escape(str(error)), print_exception=False) from error
-    metrics = {}
-    for name, estimate in result.table.items():
-        metrics[name] = {"mean": interval(estimate), "n": estimate.n, "asks": asks(name)}
-    worst = []
-    for number, value, trajectory in result.rows[:20]:
-        question, answer = trajectory.question, trajectory.answer
-        worst.append({"row": number, "value": value, "question": question, "answer": answer})
+    metrics = {
+        name: {"mean": interval(row), "n": row.n, "asks": asks(name)}
+        for name, row in result.table.items()
+    }
+    worst = [
+        {
+            "row": number,
+            "value": value,
+            "question": trajectory.question,
+            "answer": trajectory.answer,
+        }
+        for number, value, trajectory in result.rows[:20]
+    ]
     return {"findings": [*result.unread, *result.words], "metrics": metrics, "worst rows": worst}
 
 
 def show_row(result: auditing.Audited | None, event: gradio.EventData) -> tuple[Any, Any]:
     """The view of a chosen row, in the left or the right place."""
     places = {"left": gradio.skip(), "right": gradio.skip()}
-    # Where the audit has been replaced since, the row is not there.
-    for row in result.rows if result else ():
+    for row in result.rows if result else ():  # of an audit that has been replaced it has no row
         if row.number == event.row:
             places[event.side] = gradio.HTML(
                 view.trajectory_view(row.trajectory, event.side), visible=True
@@ -189,36 +183,30 @@ def show_row(result: auditing.Audited | None, event: gradio.EventData) -> tuple[
 
 
 def take(trajectory: Trajectory | None) -> tuple[Any, ...]:
-    """What the tab "Break it" shows of a trajectory: the trajectory (which is kept for other
-    calls), the choice of its evidence, its view, and no outcome yet.
-    """
+    """A trajectory to break: itself, the choice of its evidence, its view, and no outcome yet."""
     if trajectory is None:
         return None, gradio.Dropdown([], value=None), "", ""
     return trajectory, _choice(trajectory), view.trajectory_view(trajectory, "before"), ""
 
 
 def _choice(trajectory: Trajectory) -> gradio.Dropdown:
-    """The choice of evidence to change. At first it is what was cited last, since the answer rests
-    on that; where nothing was, what was returned last.
+    """The evidence that can be changed; chosen is the one cited last, since the answer rests on
+    that.
     """
     evidence = trajectory.evidence
-    cited: list[str] = []
-    for step in trajectory.steps:
-        cited += [ref for ref in step.refs if ref in evidence]
-    choices = []
-    for id, passage in evidence.items():
-        mark = " (cited)" if id in cited else ""
-        choices.append((f"{id}{mark} {passage.title}: {passage.text}"[:110], id))
-    first_choice = [*evidence, *cited][-1] if evidence else None
-    return gradio.Dropdown(choices, value=first_choice, label="Evidence")
+    cited = [ref for step in trajectory.steps for ref in step.refs if ref in evidence]
+    names = [
+        (f"{id}{' (cited)' if id in cited else ''} {passage.title}: {passage.text}"[:110], id)
+        for id, passage in evidence.items()
+    ]
+    return gradio.Dropdown(
+        names, value=[*evidence, *cited][-1] if evidence else None, label="Evidence"
+    )
 
 
 def propose(trajectory: Trajectory | None, id: str | None, kind: Kind) -> tuple[Any, ...]:
-    """A proposal for what replaces a piece of evidence, which the visitor may change.
-
-    Returns:
-        The proposal; nothing in the place of an earlier outcome, or the error; and the button that
-        asks the agents, which can be used again.
+    """A proposal for what replaces a piece of evidence, which the visitor may change. What became
+    of another change is no longer shown, and the agents can be asked.
     """
     ready = gradio.Button(interactive=True)
     try:
@@ -252,17 +240,13 @@ def cheat(question: str, name: str, reward: str) -> str:
 
 
 def named(policy: Local | None) -> dict[str, Local]:
-    """The agents that answer on this machine, by the names that visitors choose from."""
-    agents_here = [READS, FOOLED]
-    if policy is not None:
-        agents_here.append(policy)
-    return {local.name: local for local in agents_here}
+    """The agents that answer on this machine, by what a visitor chooses them by."""
+    return {local.name: local for local in (READS, FOOLED, *([policy] if policy else []))}
 
 
 def refused(error: Exception) -> str:
-    """What went wrong, to show where the result would be.
-
-    The words of an error that nobody foresaw may hold a path or a key: these go to the log.
+    """What went wrong, to show where the result would be. What nobody foresaw may hold a path or a
+    key in its words: these go to the log.
     """
     if isinstance(error, FaithfulSearchError):
         return view.refused_view(str(error))
@@ -273,16 +257,12 @@ def refused(error: Exception) -> str:
 
 
 def build(served: Served | None = None, policy: Local | None = None) -> gradio.Blocks:
-    """The page, ready for `launch`.
-
-    Args:
-        served: a served model that can be asked beside the bundled agents.
-        policy: a policy on this machine that can be asked beside them.
+    """The page, ready for `launch`; a served model and a policy of one's own can be asked beside
+    the bundled agents.
     """
-    first = next(iter(examples().values()))
-    policies = named(policy)
+    first, policies = next(iter(examples().values())), named(policy)
     both = "both agents" if policy is None else "all three agents"
-    # One visitor at a time asks an agent, since they share its model.
+    # One visitor at a time asks an agent: they share its model
     waits: Any = {"concurrency_id": "agents", "concurrency_limit": 1, "api_visibility": "private"}
     private: Any = {"api_visibility": "private", "show_progress": "hidden"}
     with gradio.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(600, 600)) as page:
@@ -396,8 +376,7 @@ def build(served: Served | None = None, policy: Local | None = None) -> gradio.B
         cheat_inputs = [cheat_question, cheat_choice, reward_choice]
         try_it.click(cheat, cheat_inputs, cheat_seen, **waits)
 
-        # While a proposal is being made, the button is held: the agents must not be asked about a
-        # text that is about to be replaced.
+        # The agents are not asked about a text that is about to be replaced by a proposal
         proposing: Any = {
             "fn": propose,
             "inputs": [broken, passage_choice, kind],
@@ -432,18 +411,13 @@ def launch(
     policy: Local | None = None,
     **settings: Any,
 ) -> gradio.Blocks:
-    """Serve the page, and return it.
-
-    Args:
-        host, port: where; by default as the environment variables of Gradio say.
-        served, policy: see `build`.
-        settings: of Gradio's `launch`.
+    """The page, served; `settings` are those of Gradio's `launch`, whose variables say where.
 
     Raises:
-        ConfigError: when `policy` cannot be opened, or the port is taken.
+        ConfigError: when the policy `own` cannot be opened, or the port is taken.
     """
     if policy is not None:
-        agent(policy)  # a wrong name is an error before anything is served
+        agent(policy)  # a wrong name is told before anything is served
 
     def open_agents() -> None:
         with suppress(ConfigError):  # without PyTorch the page says so
@@ -451,7 +425,7 @@ def launch(
                 agent(local)
 
     page = build(served, policy)
-    # Now, so that the first visitor need not wait for them.
+    # so that the first visitor need not wait for them
     Thread(target=open_agents, daemon=True).start()
     try:
         page.launch(
@@ -477,20 +451,19 @@ def launch(
 
 
 def _theme() -> gradio.themes.Base:
-    """Gradio's own theme, with primary buttons dark enough for their text to be read."""
+    """Gradio's own, with buttons whose text is dark enough against them to be read."""
     theme = gradio.themes.Default(primary_hue="blue", font=["system-ui", "sans-serif"])
     return theme.set(button_primary_background_fill="*primary_600")
 
 
 def _html(value: str = "", **settings: Any) -> gradio.HTML:
-    """HTML that `view` made, in which everything from outside is escaped. Gradio's styles for prose
-    are left out.
+    """HTML that `view` made, in which everything from outside is escaped; without Gradio's styles
+    for prose.
     """
     return gradio.HTML(value, apply_default_css=False, **settings)
 
 
 def _item(trajectory: Trajectory | None, id: str | None) -> Evidence:
-    """The chosen evidence. Raises `DataError` where there is none."""
     if trajectory is None:
         raise DataError(NO_ANSWER)
     if id not in trajectory.evidence:

@@ -11,9 +11,9 @@ from ..gauntlet.results import TOO_MUCH, Trial
 from ..gauntlet.running import Rollouts, play, questions, try_cheat
 from ..trajectory import Trajectory
 
-# Questions that are played and scored together: a reward may exchange the evidence of one for that
-# of another.
 _QUESTIONS = 8
+"""As many are played and scored together: a reward may exchange the evidence of one for another's.
+"""
 FIRST_CHEAT, FIRST_REWARD = "looked_up", "exact_match"
 
 
@@ -96,12 +96,10 @@ def attempt(question: str, cheat: str, reward: str) -> Attempt:
 
 @lru_cache
 def _trial(reward: str, cheat: str) -> Trial:
-    """What a reward pays a cheat for all questions."""
     mix = contender(reward)
     return try_cheat(mix, cheat, cheats.load(cheat)(), _played(cheat, mix.dialect))
 
 
 @lru_cache
 def _played(cheat: str, dialect: str) -> Rollouts:
-    """The rollouts of a cheat, and of the honest reader, on all questions."""
     return play({cheat: cheats.load(cheat)()}, questions(_QUESTIONS), dialect)

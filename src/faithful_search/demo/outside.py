@@ -1,5 +1,5 @@
-"""Questions that the bundled world cannot answer. An agent that can only look there answers them
-all the same, with sources that state its answer, so that the page has to say it.
+"""What a question asks that the bundled world does not know: an agent that can only look there
+answers it all the same, with sources that state its answer.
 """
 
 import re
@@ -15,10 +15,9 @@ NO_NAME = (
     "nothing there can answer it."
 )
 _WORD = re.compile(r"\w+")
-# Kinds of names that any question may hold, whatever it is about: 1999, halogen, physics
 _ANYWHERE = frozenset(("year", "category", "field"))
-_MOST_SHOWN = 5  # words that the sentence names
-_LONGEST_WORD = 30  # characters of each
+"""Kinds of names that any question may hold, whatever it is about: 1999, halogen, physics."""
+_SHOWN, _LONGEST = 5, 30  # words that are named, and characters of each
 
 
 def outside(question: str) -> str:
@@ -39,7 +38,7 @@ def outside(question: str) -> str:
     kinds = bundled_json("world/names.json")
     if question == question.lower():
         kinds = {name.lower(): kind for name, kind in kinds.items()}
-    # A new one: a finder keeps the texts that it has read, and questions are the visitors' own.
+    # Made anew: a finder keeps the texts that it has read, and questions are their visitors' own
     finder = NameFinder(kinds)
     if all(kinds[name] in _ANYWHERE for name in finder.find(question)):
         return NO_NAME
@@ -48,8 +47,7 @@ def outside(question: str) -> str:
     unknown = list(dict.fromkeys(word for word in words if word.lower() not in known_words))
     if not unknown:
         return ""
-    shown = [f"“{shortened(word, _LONGEST_WORD)}”" for word in unknown[:_MOST_SHOWN]]
-    named = ", ".join(shown)
+    named = ", ".join(f"“{shortened(word, _LONGEST)}”" for word in unknown[:_SHOWN])
     return (
         f"No question about the bundled world has {named} in it: the agent may answer another one."
     )

@@ -29,26 +29,20 @@ from .cheating import Attempt
 from .outside import outside
 
 SCORED = (
-    "info_think_faithfulness",
-    "think_search_faithfulness",
-    "think_answer_faithfulness",
-    "citation_validity",
-    "answer_support",
+    *("info_think_faithfulness", "think_search_faithfulness", "think_answer_faithfulness"),
+    *("citation_validity", "answer_support"),
 )
 """The metrics that a trajectory is shown with; words are compared, no model is asked."""
 _WORDS = re.compile(r"(\w+)")
-# Characters of a thought in which words are looked up; longer ones are shown as they are.
+# Characters of a thought in which words are looked up; longer ones are shown as they are
 _MOST_MARKED = 20_000
-# Classes of the style sheet: for what became of an answer, and for whether it needs its evidence
 _LEVELS = {FOLLOWED: "good", NOTICED: "good", MEMORY: "bad", INVENTED: "bad"}
 _NEEDS = {True: "good", False: "bad", None: ""}
 
 
 def trajectory_view(trajectory: Trajectory, name: str) -> str:
-    """A trajectory step by step with its scores and their reasons.
-
-    Args:
-        name: that of the view, unique on the page.
+    """A trajectory step by step with its scores and their reasons. `name` is that of the view,
+    unique on the page.
     """
     return _framed(_trajectory(trajectory, name, link=""))
 
@@ -64,15 +58,11 @@ def answered_view(trajectory: Trajectory, name: str, who: str, link: str = "") -
     """A whole trajectory of `LocalAgent.ask`: the answer, what states it, what it would be without
     evidence, the steps.
 
-    An answer that the bundled world cannot give is shown as such, and nothing about it in the
-    colour of what is good: its citations may hold all the same.
-
-    Args:
-        who: the agent that answered, as the page calls it.
+    `who` answered. An answer that the bundled world cannot give is shown as such, and nothing about
+    it in the colour of what is good: citations hold there as they do elsewhere.
     """
     cited = {passage.id for passage in cited_evidence(trajectory)}
-    doubt = outside(trajectory.question or "")
-    needs = needs_evidence(trajectory)
+    doubt, needs = outside(trajectory.question or ""), needs_evidence(trajectory)
     above = _part("cards").answer(
         trajectory,
         who=who,
@@ -91,11 +81,8 @@ def answered_view(trajectory: Trajectory, name: str, who: str, link: str = "") -
 def outcome_view(
     outcomes: Sequence[Outcome], passage: Evidence, text: str, running: bool = False
 ) -> str:
-    """What each agent made of the changed evidence, side by side.
-
-    Args:
-        passage, text: the evidence, and what stands in the place of its text.
-        running: whether there are agents that have not answered yet.
+    """What each agent made of the changed evidence, side by side: `text` stands in the place of
+    that of `item`. More agents may be `running`.
     """
     cards = ""
     for number, outcome in enumerate(outcomes, start=1):
@@ -105,15 +92,14 @@ def outcome_view(
         cards += _framed(f"{card}<details>{summary}{steps}</details>")
     if running:
         cards += _part("cards").running()
-    change = _part("cards").change(passage, text.strip())
-    return _framed(f'{change}<div class="cards">{cards}</div>')
+    return _framed(
+        f'{_part("cards").change(passage, text.strip())}<div class="cards">{cards}</div>'
+    )
 
 
 def audit_view(audited: Audited, source: str) -> str:
-    """An audit in words, as a table whose bars choose rows, and the rows.
-
-    Args:
-        source: what was audited, such as the name of the visitor's file.
+    """An audit in words, as a table whose bars choose rows, and the rows. `source` is what a
+    visitor calls what was audited.
     """
     return _framed(_part("cards").summary(audited, source))
 
@@ -140,57 +126,53 @@ def head() -> str:
 
 
 def _trajectory(trajectory: Trajectory, name: str, link: str = "", running: str = "") -> str:
-    """The view of a trajectory.
-
-    Args:
-        running: the agent that has not finished it, as the page calls it: there are no scores then;
-            empty for a whole trajectory.
-    """
-    scores: dict[str, Score] = {}
+    """The view of a trajectory, without scores while the agent named by `running` is at it."""
+    marked = {}
     for metric in () if running else SCORED:
         for result, reward in metrics.load(metric).items():
             score = reward.score(trajectory)
             why = metrics.reason(result, score)
-            scores[result] = Score(reward.measure(score), why, score.parts)
-    page_fields = fields(None, trajectory, scores)
-    cards = _cards(trajectory)
+            marked[result] = Score(reward.measure(score), why, score.parts)
+    page_fields, cards = fields(None, trajectory, marked), _cards(trajectory)
     marks = [step["marks"] for step in page_fields["steps"]]
-    # A page has the marks of the first steps only.
-    marks += [[]] * (len(trajectory.steps) - len(marks))
+    marks += [[]] * (len(trajectory.steps) - len(marks))  # those of the first steps alone are told
 
     def words(step: Step, text: str) -> list[tuple[str, list[int]]]:
-        """A text in pieces, each with the numbers of the cited evidence that has its word."""
-        cited_words: dict[int, set[str]] = {}
-        for ref in step.refs:
-            if ref in cards:
-                cited_words[cards[ref]] = terms(trajectory.evidence[ref].text)
-        if not cited_words or len(text) > _MOST_MARKED:
+        """A text in pieces, each with the numbers of the cited evidence that holds it."""
+        held = {
+            cards[ref]: terms(trajectory.evidence[ref].text) for ref in step.refs if ref in cards
+        }
+        if not held or len(text) > _MOST_MARKED:
             return [(text, [])]
-        pieces = []
-        for piece in _WORDS.split(text):
-            piece_words = terms(piece)
-            numbers = [number for number, held in cited_words.items() if piece_words & held]
-            pieces.append((piece, numbers))
-        return pieces
+        pieces = ((piece, terms(piece)) for piece in _WORDS.split(text))
+        return [
+            (
+                piece,
+                [number for number, evidence_words in held.items() if piece_words & evidence_words],
+            )
+            for piece, piece_words in pieces
+        ]
 
     html: str = _part("trajectory").trajectory(
-        trajectory, page_fields["chips"], marks, scores, cards, words, name, link, running
+        trajectory, page_fields["chips"], marks, marked, cards, words, name, link, running
     )
     return html
 
 
 def _cards(trajectory: Trajectory) -> dict[str, int]:
-    """A number for each piece of evidence, which names its element of the page: an id may be any
-    text.
+    """A number for each piece of evidence: its id may be any text, which cannot name an element of
+    a page.
     """
     return {id: number for number, id in enumerate(trajectory.evidence, 1)}
 
 
 @lru_cache
 def _part(name: str) -> Any:
-    """The macros of a template beside this file."""
-    templates = environment(asks=asks, arguments=arguments_of, interval=interval)
-    return templates.from_string(_file(f"{name}.html")).module
+    return (
+        environment(asks=asks, arguments=arguments_of, interval=interval)
+        .from_string(_file(f"{name}.html"))
+        .module
+    )
 
 
 def _file(name: str) -> str:
@@ -198,5 +180,4 @@ def _file(name: str) -> str:
 
 
 def _framed(html: str, state: str = "") -> str:
-    """The element that the styles are for; `state` is another class of it."""
     return f'<div class="explorer {state}">{html}</div>'

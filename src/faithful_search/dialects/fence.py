@@ -1,7 +1,7 @@
 """Retrieved text is data: a `Fence` makes it harmless inside a dialect, reversibly.
 
 The first character of everything forbidden becomes an entity: `&lt;` for `<`, else `&#NN;`. Text
-that already looks like such an entity gets one more `amp;` after its `&`, so that
+that already looks like such an entity gets one more `amp;` behind its `&`, so that
 `unescape(escape(x)) == x` for every string.
 """
 
@@ -12,10 +12,9 @@ from typing import Protocol, Self
 
 from ..errors import ConfigError
 
-# What escaping writes, and text that looks like it; then the same with its two parts as groups
 _ENTITY = "&(?:amp;)*+(?:lt|#[0-9]{1,7});"
-_ENTITY_PARTS = re.compile("&((?:amp;)*+)(lt|#[0-9]{1,7});")
-# Tokens that are pieces of an entity: if one were forbidden, escaping would itself write it.
+_FENCED = re.compile("&((?:amp;)*+)(lt|#[0-9]{1,7});")
+# Pieces of an entity: were one forbidden, it would stand in what escaping writes.
 _UNSAFE = re.compile(r"\A(?:|.*[&;].*|a?mp?|a|p|lt?|t|#?[0-9]*)\Z", re.DOTALL)
 _NAMED = {"&": "&amp;", "<": "&lt;"}
 _NEVER = "(?!)"  # a pattern that matches nothing
@@ -28,7 +27,7 @@ def tags(*names: str) -> str:
     """A pattern of these names' opening and closing tags, in any case and with blanks inside: also
     `</ Think >`.
 
-    A tag that is cut off by the end of the text counts, too: what follows might complete it.
+    A tag cut off by the text's end counts, too: the text behind it might complete it.
 
     Example:
         >>> Fence(tags("answer")).escape("<answer>no</ Answer >, a < b, AT&T, </answer")
@@ -38,23 +37,22 @@ def tags(*names: str) -> str:
 
 
 def one_line(title: str) -> str:
-    """An escaped title on one line; `unescape` restores its line breaks.
-
-    Call it after `escape`: the other order loses text.
+    """An escaped title on one line; `unescape` brings its line breaks back. A title must be escaped
+    before: the other way round its breaks would be lost.
     """
     return title.replace("\n", "&#10;").replace("\r", "&#13;")
 
 
 def opening_line(text: str) -> str:
-    """An escaped text that does not begin with a line break, which would be taken for one of the
-    frame around it; `unescape` restores it.
+    """A fenced text that does not begin with a line break, reversibly: such a break would belong to
+    its frame.
     """
     return f"&#10;{text[1:]}" if text.startswith("\n") else text
 
 
 def spelled(text: str) -> str:
-    """A text with every character as an entity."""
-    return "".join(map(_numbered, text))
+    """Every character as an entity."""
+    return "".join(map(_number, text))
 
 
 class Fold(Protocol):
@@ -71,20 +69,17 @@ class Fold(Protocol):
 
 @dataclass(frozen=True)
 class Fence:
-    """What must not occur in retrieved text.
+    """What must not occur in retrieved text: the regex `pattern` and the literal `tokens` (a
+    tokenizer's special ones).
 
-    Args:
-        pattern: a regex. A match must contain neither `&` nor `;`, must not lie within an entity's
-            letters or digits, and must not use look-arounds: then escaping one match can never
-            create another.
-        tokens: literal strings, such as a tokenizer's special tokens.
-        fold: how a reader sees a text that changes characters before it looks at them, as a
-            tokenizer may read the fullwidth `\uff1c` as `<`. `fold(escape(text))` then holds no
-            match of `pattern`, no token, and nothing that the reader sees as it sees a token.
-            Entities must come through `fold` unchanged.
+    A match of `pattern` must contain neither `&` nor `;`, must not lie within an entity's letters
+    or digits, and must not use look-arounds: then escaping one match can never create another.
+    Raises `ConfigError` for a token that escaping could itself produce: `&`, `lt`, a bare number.
 
-    Raises:
-        ConfigError: for a token that escaping could itself produce: `&`, `lt`, a bare number.
+    With `fold`, the text is also safe for a reader that changes characters before it looks at them,
+    as a tokenizer may read the fullwidth `\uff1c` as `<`: `fold(escape(text))` holds no match of
+    `pattern`, no token, and nothing that the reader sees as it sees a token. Entities must come
+    through `fold` unchanged.
 
     Example:
         >>> fence = Fence(tags("answer")).with_tokens(["</s>"])
@@ -100,12 +95,11 @@ class Fence:
     _forbidden_folded: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for token in self.tokens:
-            if _UNSAFE.fullmatch(token):
-                raise ConfigError(
-                    f"{token!r} cannot be fenced: it could be part of the entity that would "
-                    "replace it"
-                )
+        if unsafe := [token for token in self.tokens if _UNSAFE.fullmatch(token)]:
+            raise ConfigError(
+                f"{unsafe[0]!r} cannot be fenced: it could be part of the entity that would "
+                "replace it"
+            )
         forbidden = _any_of(self.pattern, self.tokens)
         with_entities = f"{forbidden}|{_ENTITY}" if forbidden else _ENTITY
         object.__setattr__(self, "_forbidden", re.compile(with_entities))
@@ -114,12 +108,9 @@ class Fence:
 
     def _folded_pattern(self, fold: Fold) -> re.Pattern[str]:
         """What the reader must not see: the same, and each token as it sees it inside a text."""
-        tokens_as_seen = []
-        for token in self.tokens:
-            # Behind `>`, since a reader may treat the beginning of a text in its own way.
-            _, _, as_seen = fold(f">{token}").partition(">")
-            tokens_as_seen.append(as_seen)
-        tokens = dict.fromkeys([*self.tokens, *fenceable(tokens_as_seen)])
+        # A reader may treat the beginning of a text in its own way: `>` stands before the token.
+        seen = [fold(f">{token}").partition(">")[2] for token in self.tokens]
+        tokens = dict.fromkeys([*self.tokens, *fenceable(seen)])
         ignores_case = fold("A") == fold("a")
         pattern = _any_of(self.pattern, tokens) or _NEVER
         return re.compile(pattern, re.IGNORECASE if ignores_case else 0)
@@ -134,98 +125,86 @@ class Fence:
         """
         entities: dict[int, str] = {}  # by the place in `text` of the character that they replace
         for place in _places(self._forbidden, text):
-            entities[place] = _NAMED.get(text[place]) or _numbered(text[place])
-        escaped = _with_entities(text, entities)
+            entities[place] = _NAMED.get(text[place]) or _number(text[place])
+        shown = _joined(text, entities)
         if self.fold is None:
-            return escaped
+            return shown
         for _ in range(_ROUNDS):
-            hits = list(_places(self._forbidden_folded, self.fold(escaped)))
-            if not hits and unescape(escaped) == text:
-                return escaped
+            hits = list(_places(self._forbidden_folded, self.fold(shown)))
+            if not hits and unescape(shown) == text:
+                return shown
             if hits:
-                self._add_entities(entities, text, self.fold.origins(escaped), hits)
-            escaped = _with_entities(text, entities)
+                self._add_entities(entities, text, self.fold.origins(shown), hits)
+            shown = _joined(text, entities)
         return spelled(text)
 
     def _add_entities(
         self, entities: dict[int, str], text: str, origins: Sequence[int], hits: Iterable[int]
     ) -> None:
-        """Replace also the characters of `text` from which the `hits` in the folded text come.
-
-        Args:
-            entities: as in `escape`; gets the new ones.
-            origins: for each character of the folded text, its place in the escaped text.
-        """
+        """Replace also the characters of `text` from which the `hits` in the folded text come."""
         # For each character of the escaped text, the place in `text` that it stands for.
         owners: list[int] = []
         for place, character in enumerate(text):
             owners += [place] * len(entities.get(place, character))
         for hit in hits:
             culprit = owners[origins[hit]]
-            entities[culprit] = _numbered(text[culprit])
+            entities[culprit] = _number(text[culprit])
 
     def reads_as_written(self, text: str) -> bool:
-        """Whether the reader sees the markup that is in the text, and no other."""
+        """Whether the reader sees the markup that is written there, and no other."""
         if self.fold is None:
             return True
         return self._markup(text) == self._markup(self.fold(text))
 
     def _markup(self, text: str) -> list[str]:
-        """What is forbidden in a text, in its order."""
         return [match[0].casefold() for match in self._forbidden_folded.finditer(text)]
 
 
 def unescape(text: str) -> str:
     """The text that `escape` was given, whatever the fence forbids; never raises."""
-    return _ENTITY_PARTS.sub(_unescaped, text) if "&" in text else text
+    return _FENCED.sub(_character, text) if "&" in text else text
 
 
 def fenceable(tokens: Iterable[str]) -> tuple[str, ...]:
-    """`tokens` as a fence can forbid them: of one with `&` or `;` the longest part without these.
-    Blank tokens, and pieces of an entity such as `lt`, are left out.
+    """`tokens` as a fence can forbid them, one with `&` or `;` by its longest part without; not
+    blanks or `lt`.
     """
-    parts: dict[str, None] = {}
-    for token in tokens:
-        part = max(re.split("[&;]", token), key=len)
-        if part.strip() and not _UNSAFE.fullmatch(part):
-            parts[part] = None
-    return tuple(parts)
+    parts = (max(re.split("[&;]", token), key=len) for token in tokens)
+    return tuple(
+        dict.fromkeys(part for part in parts if part.strip() and not _UNSAFE.fullmatch(part))
+    )
 
 
 def _any_of(pattern: str, tokens: Iterable[str]) -> str:
-    """A pattern that matches `pattern` or any of the tokens, the longest first."""
     literals = [re.escape(token) for token in sorted(tokens, key=len, reverse=True)]
     return "|".join([pattern, *literals] if pattern else literals)
 
 
 def _places(forbidden: re.Pattern[str], text: str) -> Iterator[int]:
-    """Where matches begin, also those that overlap."""
+    """Where matches begin: from the next character on, since they may overlap."""
     match = forbidden.search(text)
     while match is not None:
         yield match.start()
         match = forbidden.search(text, match.start() + 1)
 
 
-def _with_entities(text: str, entities: Mapping[int, str]) -> str:
-    """The text with entities in the places of some characters."""
+def _joined(text: str, written: Mapping[int, str]) -> str:
+    """The text with what is written at some places instead of their character."""
     parts: list[str] = []
-    copied_until = 0
-    for place in sorted(entities):
-        parts += (text[copied_until:place], entities[place])
-        copied_until = place + 1
-    parts.append(text[copied_until:])
-    return "".join(parts)
+    done = 0
+    for place in sorted(written):
+        parts += (text[done:place], written[place])
+        done = place + 1
+    return "".join([*parts, text[done:]])
 
 
-def _numbered(character: str) -> str:
-    """A character as an entity by its number."""
+def _number(character: str) -> str:
     return f"&#{ord(character)};"
 
 
-def _unescaped(match: re.Match[str]) -> str:
-    """What an entity stands for: with `amp;` in it, a text that looked like an entity."""
+def _character(match: re.Match[str]) -> str:
     nested, name = match.groups()
     if nested:
-        return f"&{nested.removeprefix('amp;')}{name};"
+        return f"&{nested[4:]}{name};"
     number = ord("<") if name == "lt" else int(name[1:])
     return chr(number) if number <= 0x10FFFF else match[0]

@@ -1,9 +1,8 @@
-"""Distils a judge: trains a small model on labelled (information, thought) pairs to judge as their
+"""Distils a judge: from labelled (information, thought) pairs to a small model that judges as the
 labeller would.
 
-In VERITAS, section 4, it is a language model tuned with LoRA, whose p("1") in the place of the
-answer is the score. An encoder (or a small decoder) as classifier is ours, for machines without a
-GPU.
+VERITAS, section 4: a language model tuned with LoRA whose p("1") at the answer's position is the
+score. Ours besides: an encoder (or a small decoder) as classifier, for machines without a GPU.
 """
 
 import copy
@@ -40,17 +39,10 @@ from .pairs import (
 )
 from .settings import Distillation
 
-# The judges in the table of the measurement: after training, before it, and the labeller once more
-AFTER = "distilled"
-BEFORE = "untrained"
-SECOND = "second run"
+AFTER, BEFORE, SECOND = "distilled", "untrained", "second run"
 
 
 class Distilled(NamedTuple):
-    """A trained judge: its directory, its `judge.json`, and how it agrees with the held-out labels;
-    `None` in processes other than the first, which do not measure.
-    """
-
     folder: Path
     file: JudgeFile
     agreement: Agreement | None
@@ -76,14 +68,13 @@ def train_judge(
 
     Args:
         rows: of `labelled.load`; their split says what each is for.
-        model: Hub id or directory to start from.
+        model: Hub id or directory to start from; `base_name` is what the judge's file and the
+            results call it.
         args: TRL's `SFTConfig`. The state with the best κ on the validation pairs is kept.
-        settings: what is trained, and how.
-        peft_config: of the generator's adapter.
+        settings: what is trained, and how; `peft_config` is of the generator's adapter, `model_kwargs`
+            for `from_pretrained`.
         beside: other judges to measure on the same held-out rows, by their names in the table.
         second: the same pairs labelled once more: how far the labeller agrees with itself.
-        model_kwargs: for `from_pretrained`.
-        base_name: what the judge's file and the results call the model to start from.
         resume: resume from the last complete checkpoint in `args.output_dir`.
 
     Raises:
@@ -119,7 +110,6 @@ def _trainer(
     peft_config: Any,
     kwargs: dict[str, Any],
 ) -> Any:
-    """The trainer of a head; see `train_judge`."""
     args = copy.copy(args)
     if str(getattr(args.eval_strategy, "value", args.eval_strategy)) == "no":
         raise ConfigError(
@@ -131,7 +121,7 @@ def _trainer(
     args.load_best_model_at_end = True
     args.metric_for_best_model = "kappa"
     args.greater_is_better = True
-    # Else a resumed run would forget for how long the judge has not become better.
+    # or a resumed run would forget how long it has been patient
     args.restore_callback_states_from_checkpoint = True
     args.save_only_model = False
     if settings.head == "encoder" and peft_config is not None:
@@ -148,12 +138,8 @@ def _trainer(
     if settings.head == "encoder":
         heads.freeze(model, settings.freeze_embeddings, settings.freeze_layers)
         entails = heads.entailment_index(model)
-        false_weight, true_weight = 1.0, 1.0
-        if settings.balance == "weights":
-            false_weight, true_weight = class_weights(parts.train)
-        # In the order of the model's labels
-        weights = (false_weight, true_weight) if entails else (true_weight, false_weight)
-        loss = partial(heads.weighted_loss, weights=weights)
+        false, true = class_weights(parts.train) if settings.balance == "weights" else (1.0, 1.0)
+        loss = partial(heads.weighted_loss, weights=(false, true) if entails else (true, false))
         trainer_kwargs = {
             "compute_loss_func": loss,
             "data_collator": DataCollatorWithPadding(tokenizer),
@@ -182,18 +168,16 @@ def _trainer(
 
 
 def _open(name: str, args: Any, settings: Distillation, kwargs: dict[str, Any]) -> tuple[Any, Any]:
-    """The model to start from, and its tokenizer."""
     if settings.head == "encoder":
         return heads.open_classifier(name, args.seed, **kwargs)
     return open_model(AutoModelForCausalLM, name, device="cpu" if args.use_cpu else None, **kwargs)
 
 
 def _judge(model: Any, tokenizer: Any, name: str, args: Any, settings: Distillation) -> Any:
-    """A judge with this model."""
     if settings.head == "encoder":
         return NLIJudge(model, tokenizer, name, window=settings.window, stride=settings.stride)
+    # of the tokens of the longest prompt one is the label's
     limits = [size for size in (args.max_length, max_tokens(model, tokenizer)) if size]
-    # One token of the limit is the label's.
     window = min(limits, default=GeneratorJudge.window + 1) - 1
     return GeneratorJudge(TransformersGenerator(model, tokenizer), name, window=window)
 
@@ -205,29 +189,27 @@ def _save(
     if settings.save_dtype:  # before the temperature is fitted: rounding moves p
         trainer.model.to(getattr(torch, settings.save_dtype))
     trainer.save_model()
-    tasks = {row.task for row in parts.train}
+    tasks, encodes = {row.task for row in parts.train}, settings.head == "encoder"
     task = tasks.pop() if len(tasks) == 1 else "support"
-    is_encoder = settings.head == "encoder"
     file = JudgeFile(
-        kind="nli" if is_encoder else "generator",
+        kind="nli" if encodes else "generator",
         task=task,
-        prompt=None if is_encoder else prompting.load(task).id,
+        prompt=None if encodes else prompting.load(task).id,
         base_model=base_name,
         trained_on=tuple(dict.fromkeys(row.source for row in parts.train)),
         window=trainer.judging(trainer.model).window,
-        stride=settings.stride if is_encoder else None,
+        stride=settings.stride if encodes else None,
     )
     if trainer.is_world_process_zero():
-        # Written twice: the temperature is fitted to the judge as it is opened from this directory.
+        # written twice: the temperature is fitted to the judge as it opens from here
         file.write(args.output_dir)
         verdicts = _load(args, settings).judge_batch([row.pair for row in parts.validation])
-        probabilities: list[float] = []
-        labels: list[bool] = []
-        for verdict, row in zip(verdicts, parts.validation, strict=True):
-            if verdict.p is not None:
-                probabilities.append(verdict.p)
-                labels.append(row.label)
-        temperature = heads.fit_temperature(probabilities, labels)
+        judged = [
+            (verdict.p, row.label)
+            for verdict, row in zip(verdicts, parts.validation, strict=True)
+            if verdict.p is not None
+        ]
+        temperature = heads.fit_temperature([p for p, _ in judged], [label for _, label in judged])
         file = msgspec.structs.replace(file, temperature=temperature)
         file.write(args.output_dir)
     return file
@@ -236,14 +218,13 @@ def _save(
 def _measured(
     model: str, base_name: str, args: Any, settings: Distillation, kwargs: dict[str, Any]
 ) -> dict[str, Judge]:
-    """The judges after and before training, by their names in the table.
-
-    Their own names say which weights and which dtype they have, since verdicts are kept by them.
+    """The judges after and before training; their names tell weights and dtype, by which kept
+    verdicts are found.
     """
     precision = f" in {settings.measure_dtype}" if settings.measure_dtype else ""
     judge = _load(args, settings, settings.measure_dtype)
-    # A digest of the saved files: the verdicts of a judge that was in the directory before must not
-    # be taken for this one's.
+    # Of the saved judge, so that verdicts kept beside it are not taken for those of one that was
+    # there before.
     digest = hashlib.sha256()
     weights = Path(args.output_dir).glob("*.safetensors")
     for path in sorted([*weights, Path(args.output_dir) / FILE]):
@@ -266,11 +247,6 @@ def _measured(
 
 
 def _load(args: Any, settings: Distillation, dtype: str | None = None) -> Any:
-    """The judge as it was saved."""
     kind: Any = NLIJudge if settings.head == "encoder" else GeneratorJudge
-    return kind.from_pretrained(
-        args.output_dir,
-        device=str(args.device),
-        dtype=dtype,
-        trust_remote_code=args.trust_remote_code,
-    )
+    trusted = {"trust_remote_code": args.trust_remote_code}
+    return kind.from_pretrained(args.output_dir, device=str(args.device), dtype=dtype, **trusted)

@@ -1,5 +1,5 @@
-"""The models that become judges, a classifier of any checkpoint or a language model: their trainers
-and their calibration.
+"""What becomes a judge: a classifier of any checkpoint or a language model, its trainer, and its
+calibration.
 """
 
 import copy
@@ -20,26 +20,19 @@ from ..judges import Judge
 from ..measure.agreement import Labelled, statistics
 
 LABELS = {0: "not_entailment", 1: "entailment"}
-# The least and the greatest temperature of a calibration
-COLDEST = 0.05
-HOTTEST = 20.0
-_EDGE = 1e-12  # probabilities of 0 and 1 become this much more and less, since they have no logit
+COLDEST, HOTTEST = 0.05, 20.0
+_EDGE = 1e-12
 
 
 def open_classifier(name: str, seed: int = 0, **kwargs: Any) -> tuple[Any, Any]:
     """A sequence classifier with the labels `not_entailment` and `entailment`, and its tokenizer.
 
-    Any encoder or decoder will do. A classifier's head is kept if it has these two labels; else it
-    is random. A tokenizer that puts nothing between two texts (most decoders') gets its end-of-text
-    token there and at the end; padding is on the right.
-
-    Args:
-        seed: of a random head.
-        kwargs: of `from_pretrained`. The weights are float32 unless they say otherwise.
-
-    Raises:
-        ConfigError: the model cannot be opened (or only by its own code, without
-            `trust_remote_code=True`), or its tokenizer lacks an end-of-text token that is needed.
+    Any encoder or decoder will do; a classifier's head is kept if it has these two labels, else it
+    is initialised from `seed`. `kwargs` are of `from_pretrained`; the weights are float32 unless
+    they say otherwise. A tokenizer that puts nothing between two texts (most decoders') gets its
+    end-of-text token there and at the end; padding is on the right. Raises `ConfigError` if it
+    cannot be opened (or only by its own code, without `trust_remote_code=True`), or its tokenizer
+    lacks an end-of-text token that is needed.
     """
     kwargs = {key: value for key, value in kwargs.items() if value is not None}
     kwargs.setdefault("dtype", torch.float32)
@@ -47,8 +40,7 @@ def open_classifier(name: str, seed: int = 0, **kwargs: Any) -> tuple[Any, Any]:
         "revision": kwargs.pop("revision", None),
         "trust_remote_code": kwargs.pop("trust_remote_code", False),
     }
-    config = read_config(name, **where)
-    tokenizer = _for_pairs(read_tokenizer(name, **where))
+    config, tokenizer = read_config(name, **where), _for_pairs(read_tokenizer(name, **where))
     has_head = {str(label).lower() for label in config.id2label.values()} == set(LABELS.values())
     if not has_head:
         kwargs["id2label"] = LABELS
@@ -63,60 +55,49 @@ def open_classifier(name: str, seed: int = 0, **kwargs: Any) -> tuple[Any, Any]:
 
 
 def entailment_index(model: Any) -> int:
-    """The number of the label `entailment` in a model of `open_classifier`."""
-    number_of_label = {}
-    for number, label in model.config.id2label.items():
-        number_of_label[str(label).lower()] = int(number)
-    return number_of_label[LABELS[1]]
+    """The number of the label that means "follows"."""
+    return next(
+        int(place)
+        for place, label in model.config.id2label.items()
+        if str(label).lower() == LABELS[1]
+    )
 
 
 def freeze(model: Any, embeddings: bool = False, layers: int = 0) -> None:
-    """Freeze the embeddings and the lowest layers.
-
-    With any layer, the table of relative positions that all layers read (MPNet's) is frozen, too:
+    """Freeze the embeddings and the lowest `layers` layers; `ConfigError` if the model has fewer.
+    With any layer, the table of relative positions that all layers read (MPNet's) is frozen too:
     its gradient would have to pass through the frozen layers.
-
-    Args:
-        layers: how many of the lowest.
-
-    Raises:
-        ConfigError: the model has fewer layers.
     """
-    module_lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    all_layers: Any = max(module_lists, key=len, default=[])
-    if layers > len(all_layers):
+    stacks = [part for part in model.modules() if isinstance(part, nn.ModuleList)]
+    stack: Any = max(stacks, key=len, default=[])
+    if layers > len(stack):
         raise ConfigError(
             f"cannot freeze {layers} layers of {model.config.name_or_path!r}, which has "
-            f"{len(all_layers)}"
+            f"{len(stack)}"
         )
     names: list[str] = []
     if embeddings:
         names += ["embeddings", "embed_tokens", "wte", "wpe"]
     if layers:
         names.append("relative_attention_bias")
-    frozen = list(all_layers[:layers])
-    for name, module in model.named_modules():
+    frozen = list(stack[:layers])
+    for name, part in model.named_modules():
         if name.rpartition(".")[2] in names:
-            frozen.append(module)
-    for module in frozen:
-        module.requires_grad_(False)
+            frozen.append(part)
+    for part in frozen:
+        part.requires_grad_(False)
 
 
 class _ByAgreement:
-    """A trainer that evaluates by asking the judge about the validation pairs, as it will be asked
-    in use; see `agreement`.
-
-    Args:
-        judging: makes a judge of the model in training.
-        pairs: the validation pairs.
+    """Evaluates by asking the judge in training about the validation pairs, as it will be asked in
+    use; see `agreement`.
     """
 
     def __init__(
         self, *args: Any, judging: Callable[[Any], Judge], pairs: Sequence[Labelled], **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.judging = judging
-        self.pairs = list(pairs)
+        self.judging, self.pairs = judging, list(pairs)
 
     def evaluate(
         self: Any,
@@ -129,7 +110,7 @@ class _ByAgreement:
         try:
             values = agreement(self.judging(self.model), self.pairs)
             metrics = {f"{metric_key_prefix}_{name}": value for name, value in values.items()}
-            # Still in eval mode, by which TRL tells these from its training metrics.
+            # in eval mode, by which TRL separates these from its training metrics
             self.log(dict(metrics))
         finally:
             self.model.train(training)
@@ -140,44 +121,40 @@ class _ByAgreement:
 
 
 class ClassifierTrainer(_ByAgreement, Trainer):
-    """Trains a classifier."""
+    pass
 
 
 class LabelTrainer(_ByAgreement, SFTTrainer):
-    """Trains a language model to write the label."""
+    pass
 
 
 def agreement(judge: Judge, rows: Sequence[Labelled]) -> dict[str, float]:
-    """How a judge agrees with labels, without the pairs from which it abstained: `kappa` (0 if
-    undefined), the rate of `agreement`, and `nll`, the negative log-likelihood in nats.
+    """κ (0 if undefined), agreement rate and negative log-likelihood in nats of a judge against
+    labels, without pairs it abstained from.
     """
     verdicts = judge.judge_batch([row.pair for row in rows])
-    probabilities: list[float] = []
-    verdict_labels: list[Any] = []
-    true_labels: list[Any] = []
-    for verdict, row in zip(verdicts, rows, strict=True):
-        if verdict.p is not None:
-            probabilities.append(verdict.p)
-            verdict_labels.append(verdict.label)
-            true_labels.append(row.label)
-    if not true_labels:
+    judged = [
+        (verdict.p, verdict.label, row.label)
+        for verdict, row in zip(verdicts, rows, strict=True)
+        if verdict.p is not None
+    ]
+    if not judged:
         return {"kappa": 0.0, "agreement": 0.0, "nll": float("inf")}
-    pairs = zip(verdict_labels, true_labels, strict=True)
-    agreeing = sum(label == true_label for label, true_label in pairs)
+    p, labels, truth = map(list, zip(*judged, strict=True))
+    agreeing = sum(label == true for label, true in zip(labels, truth, strict=True))
     return {
-        "kappa": statistics.cohen_kappa(true_labels, verdict_labels, draws=1).value or 0.0,
-        "agreement": agreeing / len(true_labels),
-        "nll": negative_log_likelihood(probabilities, true_labels),
+        "kappa": statistics.cohen_kappa(truth, labels, draws=1).value or 0.0,
+        "agreement": agreeing / len(truth),
+        "nll": negative_log_likelihood(p, truth),
     }
 
 
 def weighted_loss(
     outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None, *, weights: Sequence[float]
 ) -> torch.Tensor:
-    """Cross entropy in which label k weighs `weights[k]`: a `compute_loss_func` for Trainer.
-
-    The sum is divided by the rows of the whole accumulated batch. A classifier's own loss is a mean
-    over each part of that batch, and Trainer would add these means up.
+    """Cross entropy in which label k weighs `weights[k]`; with these given, Trainer's
+    `compute_loss_func`. The sum is divided by the rows of the whole accumulated batch; a
+    classifier's own loss is a mean over each part of it, and Trainer would add these up.
     """
     logits = outputs["logits"].float()
     total = cross_entropy(logits, labels, weight=logits.new_tensor(weights), reduction="sum")
@@ -185,51 +162,45 @@ def weighted_loss(
 
 
 def fit_temperature(p: Sequence[float], labels: Sequence[bool]) -> float:
-    """The temperature T in [0.05, 20] at which sigmoid(logit(p) / T) has the least negative
-    log-likelihood of the labels (temperature scaling, Guo et al. 2017); 1 without pairs.
-
-    Judges that are right about every pair, or no better than chance, get an end of the interval.
+    """The T in [0.05, 20] at which sigmoid(logit(p) / T) has the least negative log-likelihood of
+    the labels. The loss is convex in 1/T, so its slope is bisected (Guo et al. 2017, temperature
+    scaling). Judges that are right about every pair, or no better than chance, get the interval's
+    ends; 1 without pairs.
     """
     if not len(p):
         return 1.0
     clipped = np.clip(np.asarray(p, dtype=np.float64), _EDGE, 1 - _EDGE)
     logits = np.log(clipped / (1 - clipped))
     truth = np.asarray(labels, dtype=np.float64)
-    # The loss is convex in 1/T, which it is not in T: its slope there is bisected.
-    low, high = 1 / HOTTEST, 1 / COLDEST
+    low, high = 1 / HOTTEST, 1 / COLDEST  # in 1/T the loss is convex, in T it is not
     for _ in range(60):
-        inverse = (low + high) / 2
-        scaled = 1 / (1 + np.exp(-np.clip(logits * inverse, -700, 700)))
-        slope = ((scaled - truth) * logits).sum()
-        if slope > 0:
-            high = inverse
-        else:
-            low = inverse
-    return float(1 / inverse)
+        middle = (low + high) / 2
+        scaled = 1 / (1 + np.exp(-np.clip(logits * middle, -700, 700)))
+        slope = ((scaled - truth) * logits).sum()  # of the loss in 1/T
+        low, high = (low, middle) if slope > 0 else (middle, high)
+    return float(1 / middle)
 
 
 def negative_log_likelihood(p: Sequence[float], labels: Sequence[bool]) -> float:
     """The mean of -log p(label), in nats."""
     clipped = np.clip(np.asarray(p, dtype=np.float64), _EDGE, 1 - _EDGE)
-    p_of_labels = np.where(np.asarray(labels, dtype=bool), clipped, 1 - clipped)
-    return float(-np.log(p_of_labels).mean())
+    of_labels = np.where(np.asarray(labels, dtype=bool), clipped, 1 - clipped)
+    return float(-np.log(of_labels).mean())
 
 
 def _for_pairs(tokenizer: Any) -> Any:
-    """A copy of the tokenizer that divides two texts, and pads on the right."""
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.padding_side = "right"
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    divides = tokenizer.num_special_tokens_to_add(pair=True) > tokenizer.num_special_tokens_to_add()
-    if divides:
+    if tokenizer.num_special_tokens_to_add(pair=True) > tokenizer.num_special_tokens_to_add():
         return tokenizer
-    end = tokenizer.eos_token
-    backend = getattr(tokenizer, "backend_tokenizer", None)
+    end, backend = tokenizer.eos_token, getattr(tokenizer, "backend_tokenizer", None)
     if end is None or backend is None:
         raise ConfigError(
             f"the tokenizer of {tokenizer.name_or_path!r} puts nothing between two texts, and is "
-            "not a fast one with an end-of-text token to put there"
+            "not a "
+            "fast one with an end-of-text token to put there"
         )
     backend.post_processor = TemplateProcessing(
         single=f"$A {end}",

@@ -16,7 +16,7 @@ from ..reading.files import local_file
 from ..text import content_words
 from .world_pairs import world_pairs
 
-IGNORED = -100  # the label of tokens that no loss is computed for
+IGNORED = -100
 
 
 class Parts(NamedTuple):
@@ -30,12 +30,9 @@ class Parts(NamedTuple):
 
 
 def load_pairs(sources: Sequence[str], limit: int | None = None, seed: int = 0) -> list[Labelled]:
-    """Labelled pairs, in the order of the sources.
-
-    Args:
-        sources: `world` (made from the bundled world), files, directories and Hub datasets.
-        limit: the most pairs of each source and split, drawn by `seed`.
-        seed: also that of the world's pairs.
+    """The labelled pairs of `world` (made from the bundled world), files, directories and Hub
+    datasets, in order. `limit` is the most of each source and split, chosen by `seed`, which is
+    also that of the world's pairs.
     """
     rows: list[Labelled] = []
     for source in sources:
@@ -96,11 +93,10 @@ def resampled(rows: Sequence[Labelled], seed: int = 0) -> list[Labelled]:
     """Every row, with rows of the rarer label repeated until both labels are equally frequent."""
     true = [row for row in rows if row.label]
     false = [row for row in rows if not row.label]
-    rarer = min(true, false, key=len)
-    missing = abs(len(true) - len(false))
+    rare, missing = min(true, false, key=len), abs(len(true) - len(false))
     rng = random.Random(f"{seed} balance")
-    all_times, remainder = divmod(missing, len(rarer))
-    return [*rows, *(rarer * all_times), *rng.sample(rarer, remainder)]
+    again = rare * (missing // len(rare)) + rng.sample(rare, missing % len(rare))
+    return [*rows, *again]
 
 
 def classifier_rows(

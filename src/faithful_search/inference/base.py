@@ -10,14 +10,8 @@ from ..errors import ConfigError
 
 
 class Sampling(msgspec.Struct, frozen=True):
-    """How to sample.
-
-    Attributes:
-        temperature: 0 is greedy.
-        top_p, top_k: 1 and 0 keep the whole distribution.
-        max_new_tokens: where a turn is cut.
-        stop: strings that end a turn.
-        logprobs: whether the log-probabilities of the sampled tokens are given.
+    """How to sample. `temperature` 0 is greedy, `top_k` 0 and `top_p` 1 keep the whole
+    distribution.
     """
 
     temperature: float = 1.0
@@ -43,17 +37,15 @@ class Sampling(msgspec.Struct, frozen=True):
         if "" in self.stop:
             raise ConfigError(
                 "stop must be strings that are not empty: an empty one would end every turn at "
-                f"once, got {self.stop}"
+                "once, "
+                f"got {self.stop}"
             )
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """A sampled turn.
-
-    Attributes:
-        ids: exactly as sampled, the end-of-sequence token included when it was sampled.
-        finish: what ended it: "stop" (a stop string), "eos" or "length".
-        logprobs: of each token, natural logs under the temperature-scaled distribution.
+    """`ids` exactly as sampled, the end-of-sequence token included when it was sampled. `finish` is
+    "stop" (a stop string), "eos" or "length". `logprobs` are natural logs under the
+    temperature-scaled distribution.
     """
 
     ids: list[int]
@@ -63,10 +55,8 @@ class Completion(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class Generator(Protocol):
-    """A policy that can be sampled, and asked how probable given continuations are.
-
-    `tokenizer` is the Hugging Face tokenizer of its ids. A class that derives from this one has the
-    default of `keeping`.
+    """A policy that can be sampled and probed. `tokenizer` is the Hugging Face tokenizer of its
+    ids. A class that derives from it has the default of `keeping`.
     """
 
     tokenizer: Any
@@ -77,32 +67,30 @@ class Generator(Protocol):
         sampling: Sampling,
         max_new_tokens: Sequence[int] | None = None,
     ) -> list[Completion]:
-        """Continue each prompt.
-
-        Args:
-            max_new_tokens: a limit for each prompt, of at most the sampling's.
+        """Continue each prompt; `max_new_tokens` gives a limit per prompt (at most the
+        sampling's).
         """
         ...
 
     def choice_probs(
         self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]
     ) -> list[list[float]]:
-        """p(choice | prompt) for each prompt's own choices. They are not normalised over the
+        """p(choice | prompt) for each prompt's own choices: raw, not normalised over the
         choices.
         """
         ...
 
     def keeping(self) -> AbstractContextManager[None]:
-        """Within the block, what was computed of the rows that `generate` continued may be kept for
-        the next call, whose prompts often go on from them. The weights must not change meanwhile.
+        """While entered, what was computed of the rows that `generate` continued may be kept for
+        the next call, whose prompts often go on from them. The weights must not change.
         """
         return nullcontext()
 
 
 @runtime_checkable
 class Scorer(Protocol):
-    """A generator that also gives log-probabilities, for continuations so improbable that their
-    probability is 0 in floating point.
+    """A generator that also gives log-probabilities, for continuations so improbable that p is 0 in
+    floating point.
     """
 
     tokenizer: Any
@@ -118,9 +106,10 @@ class Scorer(Protocol):
 
 def check_choices(choices: Sequence[Sequence[list[int]]]) -> None:
     """Raise `ConfigError` for a choice without tokens."""
-    for number, prompt_choices in enumerate(choices):
-        if [] in prompt_choices:
+    for number, of_prompt in enumerate(choices):
+        if [] in of_prompt:
             raise ConfigError(
-                f"choice {prompt_choices.index([])} of prompt {number} is empty: a choice needs at "
-                "least one token"
+                f"choice {of_prompt.index([])} of prompt {number} is empty: a choice needs at "
+                "least "
+                "one token"
             )

@@ -8,15 +8,14 @@ from itertools import pairwise
 
 from ..errors import ConfigError
 
-# What a forward pass costs besides its own tokens, in tokens: by type of device, and on any other.
-# A further pass must save more than that. On an accelerator a pass of few tokens takes no less
-# time.
 CALLS = {"cpu": 64}
 CALL = 4096
+"""What a forward pass costs besides its own tokens, in tokens: by device, and on any other. Further
+passes must save more than that. On an accelerator a pass of few tokens takes no less time.
+"""
 WORTH = 64  # tokens that a family of rows must save
 
 Row = list[int]
-"""The token ids of a prompt, or of a part of one."""
 
 
 def batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
@@ -78,8 +77,8 @@ class PassPlan:
         Their heads have one length: a row would attend to padding otherwise.
         """
         row_passes: list[list[int]] = []
-        empty_heads = [head for head, tokens in enumerate(self.heads) if not tokens]
-        for heads in (empty_heads, *self.head_passes):
+        empty = [head for head, tokens in enumerate(self.heads) if not tokens]
+        for heads in (empty, *self.head_passes):
             rows = [row for row, owner in enumerate(self.owners) if owner in heads]
             groups = passes([self._rest(row) for row in rows], self.call)
             row_passes += [[rows[place] for place in group] for group in groups]
@@ -88,12 +87,11 @@ class PassPlan:
     @property
     def cost(self) -> int:
         """Tokens, padding included, and what the passes cost; a pass's first row is its longest."""
-        cost = 0
-        for group in self.head_passes:
-            cost += self.call + len(group) * len(self.heads[group[0]])
-        for group in self.passes:
-            cost += self.call + len(group) * self._rest(group[0])
-        return cost
+        of_heads = [
+            self.call + len(group) * len(self.heads[group[0]]) for group in self.head_passes
+        ]
+        of_rows = [self.call + len(group) * self._rest(group[0]) for group in self.passes]
+        return sum(of_heads) + sum(of_rows)
 
     def _rest(self, row: int) -> int:
         """How many tokens of a row are read after its head."""
@@ -164,17 +162,11 @@ def _pieces(count: int, cost: Callable[[int, int], int]) -> list[tuple[int, int]
 
     `cost(start, end)` is what the piece of these things costs.
     """
-    # For the first 0, 1, … things: the least that they cost, and where their last piece begins.
-    least_costs = [0]
-    last_begins = [0]
+    # For the first 0, 1, … things: what they cost, and where their last piece begins.
+    best: list[tuple[int, int]] = [(0, 0)]
     for end in range(1, count + 1):
-        least_cost, begin = min(
-            (least_costs[start] + cost(start, end), start) for start in range(end)
-        )
-        least_costs.append(least_cost)
-        last_begins.append(begin)
-    # From the end back to the beginning
+        best.append(min((best[start][0] + cost(start, end), start) for start in range(end)))
     cuts = [count]
     while cuts[-1]:
-        cuts.append(last_begins[cuts[-1]])
-    return list(pairwise(reversed(cuts)))
+        cuts.append(best[cuts[-1]][1])
+    return list(pairwise(cuts[::-1]))

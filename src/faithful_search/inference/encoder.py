@@ -1,4 +1,6 @@
-"""Texts as vectors, with any encoder of Transformers or sentence-transformers."""
+"""Texts as vectors, with any Transformers encoder; the files of sentence-transformers beside a
+model are followed.
+"""
 
 import json
 import re
@@ -26,8 +28,6 @@ _PLAIN = {"type": "Transformer", "path": ""}  # a model without files of sentenc
 _TASK = (
     "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery: "
 )
-# For families of encoders, by a pattern of their names, what they were trained to read before
-# queries and before passages
 _FAMILIES: tuple[tuple[str, str, str], ...] = (
     (r"(multilingual-)?e5-(small|base|large)(-v2|-unsupervised)?", "query: ", "passage: "),
     (r"multilingual-e5-large-instruct", _TASK, ""),
@@ -37,6 +37,7 @@ _FAMILIES: tuple[tuple[str, str, str], ...] = (
         "",
     ),
 )
+"""What encoders of retrieval were trained to read before queries and passages."""
 
 
 @dataclass(frozen=True)
@@ -65,26 +66,18 @@ class Encoder:
         trust_remote_code: bool = False,
         **kwargs: Any,
     ) -> Self:
-        """The encoder of a Hub id or a directory.
+        """The encoder of a Hub id or a directory; `trust_remote_code` as of `open_model`.
 
-        Pooling, length and prefixes are those that the files of sentence-transformers beside the
-        model name. Without such files the mean is taken over at most 512 tokens, and E5 and BGE
-        models get the prefixes of their cards.
-
-        Args:
-            device, dtype, revision, trust_remote_code: see `open_model`.
-            kwargs: fields of this class, in the place of what the files say.
-
-        Raises:
-            ConfigError: the model cannot be opened, or has parts or a pooling of another kind.
+        Pooling, length and prefixes are those that the sentence-transformers files beside the model
+        name; without such files the mean is taken over at most 512 tokens, and E5 and BGE models
+        get the prefixes of their cards. Other parts and poolings are a `ConfigError`.
         """
-        read_json = partial(_json_beside, model, revision)
-        parts = {}  # by the last part of their class's name
-        for part in read_json("modules.json") or [_PLAIN]:
-            parts[part["type"].rsplit(".", 1)[-1]] = part
-        # To leave out a dense layer, for example, would give other vectors, and nobody would know.
-        unknown = parts.keys() - {"Transformer", "Pooling", "Normalize"}
-        if unknown:
+        files = partial(_beside, model, revision)
+        parts = {
+            each["type"].rsplit(".", 1)[-1]: each for each in files("modules.json") or [_PLAIN]
+        }
+        # a dense layer left out would give other vectors without a word
+        if unknown := set(parts) - {"Transformer", "Pooling", "Normalize"}:
             raise ConfigError(
                 f"{model!r} has parts that cannot be used here: {', '.join(sorted(unknown))}"
             )
@@ -95,68 +88,57 @@ class Encoder:
             "trust_remote_code": trust_remote_code,
         }
         encoder, tokenizer = open_model(AutoModel, model, device=device, dtype=dtype, **where)
-        config = read_json("config_sentence_transformers.json") or {}
-        prompts = config.get("prompts") or {}
-        query_prefix = prompts.get("query") or ""
-        passage_prefix = prompts.get("passage") or prompts.get("document") or ""
-        if not query_prefix and not passage_prefix:  # the first E5 and BGE models lack the file
-            query_prefix, passage_prefix = known_prefixes(model)
-        poolings = ["pooling_mode_mean_tokens"]
+        prompts = (files("config_sentence_transformers.json") or {}).get("prompts") or {}
+        query = prompts.get("query") or ""
+        passage = prompts.get("passage") or prompts.get("document") or ""
+        if not (query or passage):  # the first E5 and BGE models have no such file
+            query, passage = known_prefixes(model)
+        pooling = ["pooling_mode_mean_tokens"]
         if "Pooling" in parts:
-            pooling_config = read_json(f"{parts['Pooling']['path']}/config.json") or {}
-            poolings = []
-            for name, value in pooling_config.items():
-                if name.startswith("pooling_mode_") and value is True:
-                    poolings.append(name)
-        if len(poolings) != 1 or poolings[0] not in _POOLINGS:
-            raise ConfigError(
-                f"{model!r} pools by {', '.join(poolings) or 'nothing'}; what can be used: one of "
-                f"{', '.join(_POOLINGS)}"
-            )
-        lengths = read_json(f"{folder}/sentence_bert_config.json".lstrip("/")) or {}
-        limit = lengths.get("max_seq_length")
-        if not limit:
-            limit = min(512, max_tokens(encoder, tokenizer) or 512)
+            config = files(f"{parts['Pooling']['path']}/config.json") or {}
+            pooling = [
+                name
+                for name, value in config.items()
+                if name.startswith("pooling_mode_") and value is True
+            ]
+        if len(pooling) != 1 or pooling[0] not in _POOLINGS:
+            used, usable = ", ".join(pooling) or "nothing", ", ".join(_POOLINGS)
+            raise ConfigError(f"{model!r} pools by {used}; what can be used: one of {usable}")
+        lengths = files(f"{folder}/sentence_bert_config.json".lstrip("/")) or {}
+        limit = lengths.get("max_seq_length") or min(512, max_tokens(encoder, tokenizer) or 512)
         settings: dict[str, Any] = {
-            "pooling": _POOLINGS[poolings[0]],
+            "pooling": _POOLINGS[pooling[0]],
             "limit": limit,
-            "query_prefix": query_prefix,
-            "passage_prefix": passage_prefix,
+            "query_prefix": query,
+            "passage_prefix": passage,
         }
         return cls(encoder, tokenizer, model, **(settings | kwargs))
 
     def encode(
         self, texts: Sequence[str], kind: Literal["query", "passage"] | None = None
     ) -> np.ndarray:
-        """Vectors of shape `(len(texts), dimension)`, float32, in the order of the texts.
-
-        Args:
-            kind: which prefix the texts get; `None` for none.
+        """Vectors of shape `(len(texts), d)`, float32, in the order of the texts; `kind` says which
+        prefix they get.
         """
         prefix = {"query": self.query_prefix, "passage": self.passage_prefix, None: ""}[kind]
-        prefixed = [prefix + text for text in texts]
-        rows = self._encoded(prefixed, truncation=True, max_length=self.limit)
+        rows = self._encoded(
+            [prefix + text for text in texts], truncation=True, max_length=self.limit
+        )
         vectors = np.zeros((len(rows), self.model.config.hidden_size), dtype=np.float32)
-        # Texts of similar length share a batch, so that little of it is padding.
-        lengths = [len(ids) for ids in rows]
-        for batch in batches(lengths, self.batch_tokens):
+        # texts of like length together, so that little of a batch is padding
+        for batch in batches([len(ids) for ids in rows], self.batch_tokens):
             ids = {"input_ids": [rows[row] for row in batch]}
             inputs = self.tokenizer.pad(ids, return_tensors="pt").to(self.model.device)
             with torch.inference_mode():
-                # In half precision sums over many tokens would lose too much.
+                # sums over many tokens lose too much in half precision
                 states = self.model(**inputs).last_hidden_state.float()
             pooled = self._pooled(states, inputs["attention_mask"].bool())
             vectors[batch] = torch.nn.functional.normalize(pooled, dim=-1).cpu().numpy()
         return vectors
 
     def _pooled(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """One vector for each text.
-
-        Args:
-            states: of its tokens; (texts, tokens, dimension).
-            mask: which tokens are no padding; (texts, tokens).
-        """
-        if self.pooling == "cls":  # the first token that is no padding, which may stand on the left
+        """One vector of each text's states; `mask` tells its tokens from padding."""
+        if self.pooling == "cls":  # its first token: padding may stand on the left
             return states[torch.arange(len(states)), mask.int().argmax(-1)]
         if self.pooling == "max":
             return states.masked_fill(~mask[:, :, None], float("-inf")).amax(1)
@@ -164,26 +146,25 @@ class Encoder:
         return (states * mask[:, :, None]).sum(1) / lengths
 
     def count(self, texts: Sequence[str]) -> list[int]:
-        """How many tokens each text has, without special ones."""
+        """How many tokens each text has, special ones left out."""
         return [len(ids) for ids in self._encoded(texts, add_special_tokens=False)]
 
     @property
     def room(self) -> int:
-        """Tokens of a text that are read, without special ones."""
+        """Tokens of a text that are read, special ones left out."""
         return self.limit - self.tokenizer.num_special_tokens_to_add()
 
     def _encoded(self, texts: Sequence[str], **kwargs: Any) -> list[list[int]]:
-        """The token ids of each text; `kwargs` are the tokenizer's."""
         if not texts:
             return []
-        encodable = [well_formed(text) for text in texts]  # tokenizers refuse lone surrogates
-        # `split_special_tokens`: "[SEP]" in a text is five characters, and not the token.
+        # tokenizers refuse lone surrogates; a text that spells control tokens is read as the
+        # characters it is
+        encodable = [well_formed(text) for text in texts]
         inputs = self.tokenizer(encodable, split_special_tokens=True, verbose=False, **kwargs)
         return inputs["input_ids"]
 
 
-def _json_beside(model: str, revision: str | None, name: str) -> Any:
-    """The content of a JSON file beside a model; `None` where there is no such file."""
+def _beside(model: str, revision: str | None, name: str) -> Any:
     path = file_beside(model, name, revision)
     try:
         return None if path is None else json.loads(path.read_text(encoding="utf-8"))
@@ -192,8 +173,8 @@ def _json_beside(model: str, revision: str | None, name: str) -> Any:
 
 
 def known_prefixes(model: str) -> tuple[str, str]:
-    """The prefixes of queries and of passages that a model was trained with, by the last part of
-    its Hub id or path; empty for a model that is not known here.
+    """Prefixes of queries and of passages, by the last part of a Hub id or path; empty for a model
+    not known here.
     """
     name = re.split(r"[\\/]", model.rstrip("\\/"))[-1].lower()
     for pattern, query, passage in _FAMILIES:

@@ -165,9 +165,11 @@ class Batch:
         self.cache: Any = make(model) if make else None
         # All rows get as many new tokens as the one with most of them, the others by reading some
         # of theirs again: not every model could do with padding within a row.
-        pairs = list(zip(rows, states, strict=True))
-        width = max(len(row) - len(state.ids) for row, state in pairs)
-        pasts = [state.of(max(0, len(row) - width)) for row, state in pairs]
+        new_lengths = [len(row) - len(state.ids) for row, state in zip(rows, states, strict=True)]
+        width = max(new_lengths)
+        pasts = [
+            state.of(max(0, len(row) - width)) for row, state in zip(rows, states, strict=True)
+        ]
         self.ids, self.mask = self._padded([past.ids for past in pasts])
         # The layers of a past without tokens, for rows of which nothing is remembered
         empty = next((past.of(0).layers for past in pasts if past.layers), None)

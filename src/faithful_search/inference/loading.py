@@ -1,4 +1,6 @@
-"""How models are opened, from the Hub or a directory, and how many CPU threads they run on."""
+"""Models opened from the Hub or a directory, in one way for judges and encoders, and the CPU
+threads they run on.
+"""
 
 import json
 import os
@@ -30,9 +32,9 @@ from ..errors import ConfigError
 from .launchers import LAUNCHERS
 from .transformers import TransformersGenerator, positions_of
 
-_NO_LIMIT = 10**6  # tokenizers without a limit have one that is larger than this
-_CONFIGS = ("config.json", "adapter_config.json")  # every model has one of these
-_HUB_TIMEOUT = 15.0  # seconds
+_SAYS_NOTHING = 10**6  # tokenizers without a limit name a huge one
+_CONFIGS = ("config.json", "adapter_config.json")
+_SECONDS = 15.0  # for the Hub's answer
 
 
 def open_model(
@@ -89,21 +91,16 @@ def read_config(name: str, **where: Any) -> Any:
 def _opened(
     auto: Any, subject: str, name: str, *, trust_remote_code: bool = False, **where: Any
 ) -> Any:
-    """`auto.from_pretrained`, with errors in which it is called `subject`."""
     check_there(name, where.get("revision"))
     with opening(subject):
-        # Always with `trust_remote_code`: without it Transformers may ask on the standard input.
+        # given either way: Transformers would ask on the standard input
         return auto.from_pretrained(name, trust_remote_code=trust_remote_code, **where)
 
 
 @contextmanager
 def opening(subject: str, hint: str = "") -> Iterator[None]:
-    """Errors of `from_pretrained` for wrong names and broken files become a `ConfigError` on one
+    """Errors of `from_pretrained` for wrong names and broken files become a `ConfigError` of one
     line.
-
-    Args:
-        subject: what is opened.
-        hint: is put after the error.
     """
     try:
         yield
@@ -121,14 +118,8 @@ def read_model(
     trainable: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """The model alone, on the device on which it is loaded.
-
-    Args:
-        auto, name, revision, subfolder, trust_remote_code, kwargs: see `open_model`.
-        trainable: whether the weights of an adapter may be trained.
-
-    Raises:
-        ConfigError: when it cannot be opened.
+    """As `open_model`, the model alone, left where it is loaded; the weights of an adapter may be
+    `trainable`.
     """
     kwargs = {"trust_remote_code": trust_remote_code, **kwargs}
     base = adapter_base(name, revision, subfolder)
@@ -137,12 +128,11 @@ def read_model(
             return auto.from_pretrained(name, revision=revision, subfolder=subfolder, **kwargs)
     from peft import PeftModel
 
-    # `auto.from_pretrained` opens adapters, too, but leaves out what is no plain LoRA matrix, such
-    # as DoRA's magnitudes.
-    base_name, base_revision = base
-    hint = "; where that has moved, correct `base_model_name_or_path` in adapter_config.json"
-    with opening(f"the base model {base_name!r}, which the adapter in {name!r} belongs to", hint):
-        model = auto.from_pretrained(base_name, revision=base_revision, **kwargs)
+    # `auto.from_pretrained` would open it too, but leaves out what is not a plain LoRA matrix
+    # (DoRA's magnitudes)
+    moved = "; where that has moved, correct `base_model_name_or_path` in adapter_config.json"
+    with opening(f"the base model {base[0]!r}, which the adapter in {name!r} belongs to", moved):
+        model = auto.from_pretrained(base[0], revision=base[1], **kwargs)
     with opening(f"the adapter in {name!r}"):
         return PeftModel.from_pretrained(
             model, name, revision=revision, subfolder=subfolder, is_trainable=trainable
@@ -151,43 +141,37 @@ def read_model(
 
 @cache
 def check_there(name: str, revision: str | None = None) -> None:
-    """Ask the Hub once whether it has a model that is not on this machine. `from_pretrained` would
-    ask for minutes.
-
-    Raises:
-        ConfigError: there is no such model, or the Hub cannot be reached.
+    """Ask the Hub once for a model that is not on this machine: `from_pretrained` would ask it for
+    minutes. Raises `ConfigError` when there is no such model, or the Hub cannot be reached.
     """
     if Path(name).exists():
         return
     try:
         validate_repo_id(name)
-        if constants.HF_HUB_OFFLINE:
+        cached = (try_to_load_from_cache(name, file, revision=revision) for file in _CONFIGS)
+        if constants.HF_HUB_OFFLINE or any(isinstance(path, str) for path in cached):
             return
-        for file in _CONFIGS:
-            if isinstance(try_to_load_from_cache(name, file, revision=revision), str):
-                return
-        HfApi().model_info(name, revision=revision, timeout=_HUB_TIMEOUT)
-    # Before `HfHubHTTPError`, of which two of these are subclasses.
+        HfApi().model_info(name, revision=revision, timeout=_SECONDS)
+    # two of these are kinds of the next
     except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError) as error:
         at = f" at revision {revision}" if revision else ""
         raise ConfigError(
             f"there is no model {name!r}{at}: it is neither a folder here nor on the Hub"
         ) from error
-    except HfHubHTTPError:
-        return  # the Hub is busy, for example: it may answer when it is asked for the files
-    except HTTPError as error:  # of the HTTP library under huggingface_hub
+    except HfHubHTTPError:  # the Hub is busy, say: it may answer when asked for the files
+        return
+    except HTTPError as error:  # of the HTTP library that huggingface_hub uses, which changed
         raise ConfigError(
             f"there is no model {name!r} here, neither a folder nor in the Hub's cache, and the "
-            f"Hub cannot be reached ({error})"
+            "Hub "
+            f"cannot be reached ({error})"
         ) from error
 
 
 def file_beside(model: str, name: str, revision: str | None = None) -> Path | None:
-    """A file in a model's directory or Hub repository; `None` where there is none.
-
-    Raises:
-        ConfigError: there is no such model; or whether it has the file is not known here, and the
-            Hub cannot be reached.
+    """A file in a model's directory or Hub repository; `None` where there is none. Raises
+    `ConfigError` when there is no such model, or the Hub was never asked for the file and cannot be
+    reached.
     """
     if Path(model).is_dir():
         path = Path(model) / name
@@ -195,12 +179,11 @@ def file_beside(model: str, name: str, revision: str | None = None) -> Path | No
     check_there(model, revision)
     try:
         return Path(hf_hub_download(model, name, revision=revision))
-    # Before `EntryNotFoundError`, of which it is a subclass: the file is not in the cache, and the
-    # Hub was not asked.
+    # a kind of the next, but nobody has said that the file is not there
     except LocalEntryNotFoundError as error:
         cached = try_to_load_from_cache(model, name, revision=revision)
         if cached is not None and not isinstance(cached, str):
-            return None  # the cache knows from earlier that the Hub has no such file
+            return None  # the Hub has said that there is no such file
         raise ConfigError(
             f"whether there is a {name} beside the model {model!r} is not known here, and the Hub "
             "cannot be reached; open it once while it can be, or give the directory that holds it"
@@ -214,8 +197,8 @@ def file_beside(model: str, name: str, revision: str | None = None) -> Path | No
 def adapter_base(
     name: str, revision: str | None = None, subfolder: str = ""
 ) -> tuple[str, str | None] | None:
-    """Name and revision of the model that a PEFT adapter was made for; `None` where `name` is no
-    adapter.
+    """Name and revision of the model that a PEFT adapter was made for; `None` when there is no
+    adapter at `name`.
     """
     check_there(name, revision)
     with opening(f"the model {name!r}"):
@@ -234,46 +217,45 @@ def open_generator(name: str, **kwargs: Any) -> TransformersGenerator:
 
 
 def sample_alike(seed: int) -> None:
-    """Seed torch's sampling, and switch off the progress bars of loading; callers show theirs."""
+    """Seed what is sampled from now on, and leave the progress of loading to a caller that shows
+    its own.
+    """
     disable_progress_bar()
     torch.manual_seed(seed)
 
 
 def max_tokens(model: Any, tokenizer: Any) -> int | None:
-    """How many tokens, special ones included, model and tokenizer take; `None` where neither says
-    it.
+    """How many tokens, special ones included, model and tokenizer take; `None` when neither
+    says.
     """
     limits = [tokenizer.model_max_length, positions_of(model.config)]
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
-            # In RoBERTa and its like the first position comes after that of the padding token.
+            # RoBERTa and its kin count positions from behind the padding token's
             first = 0 if module.padding_idx is None else module.padding_idx + 1
             limits.append(module.num_embeddings - first)
-    real_limits = [limit for limit in limits if limit and limit < _NO_LIMIT]
-    return min(real_limits, default=None)
+    return min((limit for limit in limits if limit and limit < _SAYS_NOTHING), default=None)
 
 
-WATCHED = 0.5  # seconds for which `idle_cores` looks at the cores
-_chosen = False  # whether `choose_threads` was called before
+WATCHED = 0.5  # seconds, for which cores are idle or not
+_chosen = False
 
 
 def choose_threads(count: int = 0) -> int:
-    """Set how many threads torch uses, and return it.
+    """Set torch's threads, and return how many there are: `count`, or at 0 as many as `idle_cores`.
 
     Threads that share a core wait for each other: two on a busy machine can take ten times as long
     as one.
 
-    Args:
-        count: how many; 0 for as many as `idle_cores`. Then `OMP_NUM_THREADS` is heeded (but for
-            the 1 that launchers set where nobody has set it), and so is an earlier call of this
-            function: by now this program itself keeps cores busy.
+    At 0 what `OMP_NUM_THREADS` says stays (a launcher's 1 is what it says where nobody said
+    anything), and so does what was set before: by then this program itself keeps cores busy.
     """
     global _chosen
     variable = os.environ.get("OMP_NUM_THREADS")
-    set_by_launcher = variable == "1" and not LAUNCHERS.isdisjoint(os.environ)
+    launched = variable == "1" and not LAUNCHERS.isdisjoint(os.environ)
     if count:
         torch.set_num_threads(count)
-    elif not _chosen and set_by_launcher:
+    elif not _chosen and launched:
         torch.set_num_threads(idle_cores())
     elif not _chosen and variable is None:
         torch.set_num_threads(min(torch.get_num_threads(), idle_cores()))
@@ -285,17 +267,13 @@ def idle_cores() -> int:
     """This process's share of the cores that it may use and that are idle now; at least 1.
 
     They are watched for half a second, in which this process waits. A load average would still
-    count programs that have ended, and this program's own imports.
+    count an installation that has ended, and this program's own imports. The launcher's other
+    processes may still be importing: they do not count either.
     """
-    allowed = set(range(os.cpu_count() or 1))
-    if hasattr(os, "sched_getaffinity"):
-        allowed = os.sched_getaffinity(0)
-    busy_percents = psutil.cpu_percent(interval=WATCHED, percpu=True)
-    idle = 0.0
-    for core, busy_percent in enumerate(busy_percents):
-        if core in allowed:
-            idle += 1 - busy_percent / 100
+    mine = (
+        os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    )
+    busy = psutil.cpu_percent(interval=WATCHED, percpu=True)
+    idle = sum(1 - percent / 100 for core, percent in enumerate(busy) if core in mine)
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    # The launcher's other processes may still be importing: their cores count as idle, too.
-    available = min(len(allowed), round(idle) + processes - 1)
-    return max(1, available // processes)
+    return max(1, min(len(mine), round(idle) + processes - 1) // processes)

@@ -10,9 +10,7 @@ from typing import Any
 
 from .base import Completion, Generator, Sampling
 
-# A prompt or a choice, and the choices of a prompt, as keys
-_Ids = tuple[int, ...]
-_Choices = tuple[_Ids, ...]
+_Choices = tuple[tuple[int, ...], ...]
 
 
 class AskedOnce:
@@ -29,11 +27,9 @@ class AskedOnce:
     """
 
     def __init__(self, inner: Generator) -> None:
-        self.inner = inner
-        self.tokenizer = inner.tokenizer
-        # By prompt, limit of new tokens, and settings; by prompt and choices
-        self._completions: dict[tuple[_Ids, int, Sampling], Completion] = {}
-        self._probabilities: dict[tuple[_Ids, _Choices], list[float]] = {}
+        self.inner, self.tokenizer = inner, inner.tokenizer
+        self._written: dict[tuple[tuple[int, ...], int, Sampling], Completion] = {}
+        self._probable: dict[tuple[tuple[int, ...], _Choices], list[float]] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -52,29 +48,28 @@ class AskedOnce:
         if sampling.temperature > 0:
             return self.inner.generate(prompts, sampling, max_new_tokens)
         limits = max_new_tokens or [sampling.max_new_tokens] * len(prompts)
-        keys = []
-        for prompt, limit in zip(prompts, limits, strict=True):
-            keys.append((tuple(prompt), limit, sampling))
-        missing = [key for key in dict.fromkeys(keys) if key not in self._completions]
+        keys = [
+            (tuple(prompt), limit, sampling) for prompt, limit in zip(prompts, limits, strict=True)
+        ]
+        missing = [key for key in dict.fromkeys(keys) if key not in self._written]
         if missing:
-            missing_prompts = [list(prompt) for prompt, _, _ in missing]
-            missing_limits = [limit for _, limit, _ in missing]
-            completions = self.inner.generate(missing_prompts, sampling, missing_limits)
-            self._completions |= zip(missing, completions, strict=True)
-        return [self._completions[key] for key in keys]
+            rows, room = [list(key[0]) for key in missing], [key[1] for key in missing]
+            completions = self.inner.generate(rows, sampling, room)
+            self._written |= zip(missing, completions, strict=True)
+        return [self._written[key] for key in keys]
 
     def choice_probs(
         self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]
     ) -> list[list[float]]:
         """See `Generator.choice_probs`."""
-        keys: list[tuple[_Ids, _Choices]] = []
-        for prompt, prompt_choices in zip(prompts, choices, strict=True):
-            keys.append((tuple(prompt), tuple(map(tuple, prompt_choices))))
-        missing = [key for key in dict.fromkeys(keys) if key not in self._probabilities]
-        missing_prompts = [list(prompt) for prompt, _ in missing]
-        missing_choices = [list(map(list, prompt_choices)) for _, prompt_choices in missing]
-        # Even when nothing is missing: where the weights are spread over processes, the others need
-        # the forward passes of this one.
-        probabilities = self.inner.choice_probs(missing_prompts, missing_choices)
-        self._probabilities |= zip(missing, probabilities, strict=True)
-        return [self._probabilities[key] for key in keys]
+        keys = [
+            (tuple(prompt), tuple(map(tuple, prompt_choices)))
+            for prompt, prompt_choices in zip(prompts, choices, strict=True)
+        ]
+        missing = [key for key in dict.fromkeys(keys) if key not in self._probable]
+        rows = [list(prompt) for prompt, _ in missing]
+        row_choices = [list(map(list, choices_)) for _, choices_ in missing]
+        # asked even when nothing is missing: where weights are shared out, others need this
+        # process's passes
+        self._probable |= zip(missing, self.inner.choice_probs(rows, row_choices), strict=True)
+        return [self._probable[key] for key in keys]

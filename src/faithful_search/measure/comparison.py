@@ -21,8 +21,10 @@ from .evaluation import Evaluation, difference
 from .metrics import arrow, asks
 from .report import PAIRED, aligned, columns, interval, is_clear, marked, meaning, warning
 from .scores import SCORES, read_scores
+from .significance import clear_after_holm
 from .stats import NOTHING, Estimate, question_means
 from .summary import SUMMARY, Audit
+from .tuning import TunedOn, measured_on, one_sided, remarks, tuned_on
 
 RESULTS = "metrics.json"
 MEASURING_SETTINGS = ("judge", "prompts", "how", "version")
@@ -45,6 +47,8 @@ class Side(msgspec.Struct, frozen=True):
         made: the settings that its figures depend on.
         rows: the row number of each value; empty for an evaluation.
         folder: where it lies, perhaps with its report.
+        tuned_on: the questions that the policy was trained on, as far as known.
+        measured_on: the questions it was measured on, as `QUESTIONS/SPLIT`; empty if not known.
     """
 
     name: str
@@ -52,6 +56,8 @@ class Side(msgspec.Struct, frozen=True):
     made: dict[str, Any] = {}
     rows: list[int] = []
     folder: str = ""
+    tuned_on: list[TunedOn] = []
+    measured_on: str = ""
 
 
 class ChangedQuestion(msgspec.Struct, frozen=True):
@@ -79,6 +85,7 @@ class Comparison(msgspec.Struct, frozen=True):
         rows: the estimate of each side by metric, over all its questions.
         differences: each later side minus the first by metric, over the questions that both have.
         notes: sentences about what else may cause a difference.
+        tool_calls: the number of calls of each tool, of each side.
     """
 
     names: list[str]
@@ -87,6 +94,7 @@ class Comparison(msgspec.Struct, frozen=True):
     rows: dict[str, list[Estimate]]
     differences: dict[str, list[Estimate]]
     notes: list[str] = []
+    tool_calls: list[dict[str, int]] = []
 
     def title(self, place: int) -> str:
         """A heading for the later side number `place`, counted from 0."""
@@ -114,14 +122,33 @@ class Comparison(msgspec.Struct, frozen=True):
         return f"no clear difference: {count} of {len(comparable)} rows"
 
     def chance(self) -> str:
-        """A sentence with the number of differences that chance alone would mark."""
+        """Sentences about the number of differences that chance alone would mark, and about those
+        that a correction leaves.
+        """
         all_differences = chain.from_iterable(self.differences.values())
         number = sum(change.value is not None for change in all_differences)
         by_chance = max(1, round(0.05 * number))
         return (
             f"Of {number} differences about {by_chance} would be marked by chance, if nothing "
-            "differed."
+            f"differed. * is before any correction, ** also after Holm's over the {len(self.rows)} "
+            "metrics."
         )
+
+    def after_holm(self, place: int) -> list[str]:
+        """The metrics whose difference on the later side number `place` is clear after Holm's
+        correction over all metrics.
+        """
+        column = {metric: changes[place] for metric, changes in self.differences.items()}
+        return [metric for metric in clear_after_holm(column) if is_clear(column[metric])]
+
+    def marked(self, metric: str, place: int) -> str:
+        """A difference with its number of questions: `*` where it is clear, `**` where it is after
+        the correction, too.
+        """
+        change = self.differences[metric][place]
+        star = "*" if metric in self.after_holm(place) else ""
+        count = f" (n={change.n})" if change.n else ""
+        return marked(change) + star + count
 
     def table(self) -> list[list[str]]:
         """The cells of a table, header first: for each metric the estimate of each side, then each
@@ -134,9 +161,7 @@ class Comparison(msgspec.Struct, frozen=True):
         lines = [header]
         for metric, estimates in self.rows.items():
             cells = [metric, arrow(metric), *map(interval, estimates)]
-            for change in self.differences[metric]:
-                count = f" (n={change.n})" if change.n else ""
-                cells.append(marked(change) + count)
+            cells += [self.marked(metric, place) for place in range(len(later_names))]
             lines.append(cells)
         return lines
 
@@ -205,7 +230,9 @@ def compare(sides: Sequence[Side]) -> Comparison:
                 f"{side.name} was measured in another way than {first.name}, which may be the "
                 f"difference: {differing}"
             )
+    notes += one_sided([side.name for side in sides], [side.tuned_on for side in sides])
     for side in sides:
+        notes += remarks(side.name, side.tuned_on, side.measured_on)
         nameless = sum(question.startswith(NAMELESS) for question in side.evaluation.questions)
         if nameless:
             notes.append(f"{side.name}: {nameless:,} rows without question and id are in no pair")
@@ -218,6 +245,7 @@ def compare(sides: Sequence[Side]) -> Comparison:
         rows={metric: [run.rows.get(metric, NOTHING) for run in runs] for metric in metrics},
         differences={metric: _differences(runs, metric) for metric in metrics},
         notes=notes,
+        tool_calls=[run.calls_by_tool() for run in runs],
     )
 
 
@@ -294,7 +322,8 @@ def _sides(path: str) -> Iterator[Side]:
         yield _audit(folder)
         return
     file = place / RESULTS if place.is_dir() else place
-    evaluations = _evaluations(file, evaluation_name)
+    metrics = _metrics(file)
+    evaluations = _evaluations(file, metrics, evaluation_name)
     if not evaluations:
         called = f" called {evaluation_name!r}" if evaluation_name else ""
         raise DataError(f"{file}: no evaluation{called} in it")
@@ -305,24 +334,36 @@ def _sides(path: str) -> Iterator[Side]:
             evaluation=evaluation,
             made={"rewards": evaluation.made_by},
             folder=str(folder),
+            tuned_on=tuned_on(metrics),
+            measured_on=measured_on(metrics),
         )
 
 
-def _evaluations(file: Path, evaluation_name: str = "") -> dict[str, Evaluation]:
+def _metrics(file: Path) -> dict[str, Any]:
+    """The content of a `metrics.json`."""
+    try:
+        metrics: dict[str, Any] = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+    except OSError as error:
+        raise DataError(
+            f"cannot read {file}: it is neither an audit's folder nor one with {RESULTS} ({error})"
+        ) from error
+    except ValueError as error:
+        raise DataError(f"{file}: no evaluations ({error})") from error
+    return metrics
+
+
+def _evaluations(
+    file: Path, metrics: Mapping[str, Any], evaluation_name: str = ""
+) -> dict[str, Evaluation]:
     """The evaluations in a `metrics.json` by name, or only the one that is called
     `evaluation_name`. What else the file holds is left out.
     """
     try:
-        metrics = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
         return {
             name: Evaluation.from_dict(value)
             for name, value in metrics.items()
             if isinstance(value, Mapping) and "values" in value and evaluation_name in ("", name)
         }
-    except OSError as error:
-        raise DataError(
-            f"cannot read {file}: it is neither an audit's folder nor one with {RESULTS} ({error})"
-        ) from error
     except ValueError as error:
         raise DataError(f"{file}: no evaluations ({error})") from error
 

@@ -71,6 +71,10 @@ class Evaluation(Measured, msgspec.Struct, frozen=True):
     failed: int = 0
     trajectories: list[Trajectory] = []
 
+    def calls_by_tool(self) -> dict[str, int]:
+        """The number of calls of each tool in all rollouts together."""
+        return {tool: sum(calls) for tool, calls in self.tool_calls.items()}
+
     def to_dict(self) -> dict[str, Any]:
         return {name: value for name, value in super().to_dict().items() if name != "trajectories"}
 

@@ -6,7 +6,7 @@ question: a crossed design with two random factors.
 ```
 A = s²(means of runs) / S           what differs between runs
 B = s²(means of questions) / Q      what differs between questions
-C = s²(rest) / (S Q)                what neither explains; it is a part of A and of B, too
+C = s²(residuals) / (S Q)                what neither explains; it is a part of A and of B, too
 E = max(0, A - C)                   what seeds add
 
 half = the wider of  √( (t_{S-1} √E)² + (half of the questions' own interval)² )     (MOVER)
@@ -72,12 +72,12 @@ class Spread(NamedTuple):
     Attributes:
         runs: their number.
         between: the variance of their mean by the runs' means, A.
-        rest: the part of it that is chance within the runs, C.
+        residual: the part of it that is chance within the runs, C.
     """
 
     runs: int
     between: float
-    rest: float
+    residual: float
 
 
 def over_seeds(runs: Sequence[Evaluation], metric: str) -> Estimate:
@@ -128,10 +128,10 @@ def mean_of_sets(tables: Sequence[Crossed]) -> Estimate:
     the same runs, in the same order.
     """
     means_of_runs = np.mean([table.values.mean(axis=1) for table in tables], axis=0)
-    rest = sum(_rest(table) for table in tables) / len(tables) ** 2
+    residual = sum(_residual(table) for table in tables) / len(tables) ** 2
     by_set = {str(place): _over_questions(table) for place, table in enumerate(tables)}
     bounds = (0.0, 1.0) if all(table.shares for table in tables) else UNBOUNDED
-    return _widened(macro_mean(by_set), [_spread(means_of_runs, rest)], bounds)
+    return _widened(macro_mean(by_set), [_spread(means_of_runs, residual)], bounds)
 
 
 def difference_of_tables(first: Crossed, second: Crossed) -> Estimate:
@@ -140,7 +140,7 @@ def difference_of_tables(first: Crossed, second: Crossed) -> Estimate:
     shares = first.shares and second.shares
     smallest = 1 / min(len(first.values), len(second.values)) if shares else None
     paired = difference_ci(change, smallest)
-    sides = [_spread(table.values.mean(axis=1), _rest(table)) for table in (first, second)]
+    sides = [_spread(table.values.mean(axis=1), _residual(table)) for table in (first, second)]
     estimate = _widened(paired, sides, (-1.0, 1.0) if shares else UNBOUNDED)
     return msgspec.structs.replace(estimate, n=min(first.n, second.n))
 
@@ -205,20 +205,20 @@ def _by_question(run: Evaluation, metric: str, questions: Sequence[str]) -> _Row
     return _Row(mean + weights * (values - mean), with_value, shares)
 
 
-def _rest(table: Crossed) -> float:
+def _residual(table: Crossed) -> float:
     """The variance of the mean that neither seeds nor questions explain."""
     values = table.values
     runs, questions = values.shape
     if runs < 2 or questions < 2:
         return 0.0
-    rest = values - values.mean(axis=0) - values.mean(axis=1, keepdims=True) + values.mean()
-    return float((rest**2).sum()) / ((runs - 1) * (questions - 1)) / (runs * questions)
+    residuals = values - values.mean(axis=0) - values.mean(axis=1, keepdims=True) + values.mean()
+    return float((residuals**2).sum()) / ((runs - 1) * (questions - 1)) / (runs * questions)
 
 
-def _spread(means_of_runs: Floats, rest: float) -> Spread:
+def _spread(means_of_runs: Floats, residual: float) -> Spread:
     runs = len(means_of_runs)
     variance = float(means_of_runs.var(ddof=1)) / runs if runs > 1 else 0.0
-    return Spread(runs, variance, rest)
+    return Spread(runs, variance, residual)
 
 
 def _over_questions(table: Crossed) -> Estimate:
@@ -244,7 +244,7 @@ def _widened(questions: Estimate, sides: Sequence[Spread], bounds: tuple[float, 
         return questions
     several = [side for side in sides if side.runs > 1]
     between = sum(side.between for side in several)
-    added = between - sum(side.rest for side in several)
+    added = between - sum(side.residual for side in several)
     if added <= 0:
         return questions
     # Welch's degrees of freedom; those of a single side are its runs less one
@@ -254,7 +254,7 @@ def _widened(questions: Estimate, sides: Sequence[Spread], bounds: tuple[float, 
     uncertainty = stderr**4 / max(questions.n - 1, 1)
     for side in several:
         uncertainty += side.between**2 / (side.runs - 1)
-        uncertainty += side.rest**2 / ((side.runs - 1) * max(questions.n - 1, 1))
+        uncertainty += side.residual**2 / ((side.runs - 1) * max(questions.n - 1, 1))
     freedom = max(1.0, variance**2 / uncertainty)
     at_least = t_quantile(0.975, freedom) * math.sqrt(variance)
     least, most = bounds

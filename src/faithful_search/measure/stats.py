@@ -181,8 +181,8 @@ def difference_ci(differences: Sequence[float] | Floats, smallest: float | None 
         smallest = 1.0
     mean = float(data.mean())
     if smallest is not None:
-        more = np.append(data, (smallest, -smallest))
-        middle, error = float(more.mean()), float(more.std()) / math.sqrt(n + 2)
+        padded = np.append(data, (smallest, -smallest))
+        middle, error = float(padded.mean()), float(padded.std()) / math.sqrt(n + 2)
         half = t_quantile(0.975, max(n - 1, 1)) * error
         return Estimate(mean, max(-1.0, middle - half), min(1.0, middle + half), n, error)
     if n == 1:

@@ -38,15 +38,15 @@ class Judging(Service):
     "support"}]}` is answered by `{"judge": name, "verdicts": [{"p": 0.9, "label": true, "why": "…",
     "judge": "…"}]}`, in the order of the pairs.
 
-    A pair is judged once, whoever asks for it and however often. It is judged also when its client
-    has gone, since that will ask again. Where there is no verdict, `p` and `label` are null and
-    `why` says what happened; the next request asks anew.
+    A pair is judged once, whoever asks for it and however often, also when its client has gone, who
+    will ask again. Where there is no verdict, `p` and `label` are null and `why` says what
+    happened; the next request asks anew.
 
     Args:
-        judge: what is asked, by one thread only.
-        cache: keeps the verdicts; by default in a file that is removed when the process ends.
+        judge: who judges. Only one thread asks it.
+        cache: of the verdicts; by default a file that is removed when the process ends.
         batch: pairs judged at once; those of all requests are collected while a batch is judged.
-        about: what `/health` says besides the judge's name, and whether it only compares words.
+        about: what `/health` tells besides the judge's name, and whether it only compares words.
     """
 
     def __init__(
@@ -68,11 +68,10 @@ class Judging(Service):
             folder = tempfile.mkdtemp(prefix="faithful-search-")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
             cache = Cache(f"{folder}/verdicts.sqlite")
-        self.judge = judge
-        self.cache = cache
+        self.judge, self.cache = judge, cache
         self._pairs = self.counter("pairs", "Pairs asked for.")
         self._judged = self.counter("pairs_judged", "Pairs that the judge was asked about.")
-        # Also a pair that is in one request twice
+        # identical pairs of one request count as known but for the first
         self._known = self.counter(
             "pairs_known", "Pairs answered with a verdict there was already."
         )
@@ -84,7 +83,6 @@ class Judging(Service):
         self._tasks: set[asyncio.Task[Verdict]] = set()
 
     async def _answer_pairs(self, body: bytes) -> dict[str, Any]:
-        """The answer to `POST /judge`."""
         pairs = decode(body, _Asked, _LIKE).pairs
         if len(pairs) > self.limits.pairs:
             raise HTTPException(
@@ -99,45 +97,39 @@ class Judging(Service):
         self._pairs.inc(len(pairs))
         tasks = {pair: asyncio.create_task(self._verdict(pair)) for pair in dict.fromkeys(pairs)}
         self._known.inc(len(pairs) - len(tasks))
-        # Held and shielded: the tasks go on when the client, and with it this request, is gone.
-        for task in tasks.values():
+        for task in (
+            tasks.values()
+        ):  # held here: a verdict is worked for even when nobody waits for it any more
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         verdicts = await asyncio.gather(*map(asyncio.shield, tasks.values()))
-        # As dictionaries, in which fields with their default values are written, too
-        fields = [msgspec.structs.asdict(verdict) for verdict in verdicts]
-        by_pair = dict(zip(tasks, fields, strict=True))
+        # what is the default of a verdict is sent, too
+        by_pair = dict(zip(tasks, map(msgspec.structs.asdict, verdicts), strict=True))
         return {"judge": self.judge.name, "verdicts": [by_pair[pair] for pair in pairs]}
 
     async def _verdict(self, pair: Pair) -> Verdict:
-        """The verdict on a pair, from the cache or from the judge."""
-
         def encode(verdict: Verdict) -> bytes | None:
             return None if verdict.abstained else msgspec.json.encode(verdict)
 
         prompt = prompting.load(pair.task).digest
         key = key_of(judge=self._identity, prompt=prompt, pair=msgspec.structs.astuple(pair))
-        ask_judge = partial(self._batcher.ask, pair)
-        verdict, was_known = await self.cache.get_or_compute(
-            key, ask_judge, _DECODER.decode, encode
+        verdict, cached = await self.cache.get_or_compute(
+            key, partial(self._batcher.ask, pair), _DECODER.decode, encode
         )
         if verdict.abstained:
             self._abstained.inc()
-        elif was_known:
-            self._known.inc()
+        else:
+            self._known.inc(cached)
         return verdict
 
     def _judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        """`_judge_all`, counted and timed."""
         self._judged.inc(len(pairs))
         self._batches.observe(len(pairs))
         with self._judging.time():
             return self._judge_all(pairs)
 
     def _judge_all(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        """The verdicts on a batch. A pair on which the judge fails gets none; the others of its
-        batch do.
-        """
+        """A pair that makes the judge fail abstains; the others of its batch do not."""
         name = self.judge.name
         try:
             verdicts = self.judge.judge_batch(pairs)
@@ -146,23 +138,25 @@ class Judging(Service):
         except JudgeError as error:
             return [Verdict(None, None, str(error), name)] * len(pairs)
         except Exception as error:
+            # which of the pairs it was shows when each is asked about alone
             if len(pairs) > 1:
-                # Ask about each alone: then it shows which of them it was.
-                one_by_one: list[Verdict] = []
-                for pair in pairs:
-                    one_by_one += self._judge_all([pair])
-                return one_by_one
+                return [verdict for pair in pairs for verdict in self._judge_all([pair])]
             _LOG.exception("a pair could not be judged")
-            why = f"the served judge failed ({type(error).__name__}); its log says more"
-            return [Verdict(None, None, why, name)]
-        checked: list[Verdict] = []
-        for verdict in verdicts:
-            # JSON has no NaN, and a p that is no probability must not be kept.
-            if verdict.p is not None and not 0 <= verdict.p <= 1:
-                why = f"the judge gave p = {verdict.p}"
-                verdict = Verdict(None, None, why, verdict.judge)
-            checked.append(verdict)
-        return checked
+            return [
+                Verdict(
+                    None,
+                    None,
+                    f"the served judge failed ({type(error).__name__}); its log says more",
+                    name,
+                )
+            ]
+        # JSON has no NaN, and a p that is no probability must not be kept
+        return [
+            verdict
+            if verdict.p is None or 0 <= verdict.p <= 1
+            else Verdict(None, None, f"the judge gave p = {verdict.p}", verdict.judge)
+            for verdict in verdicts
+        ]
 
 
 def identity(judge: Judge) -> list[Any]:
@@ -178,9 +172,7 @@ def identity(judge: Judge) -> list[Any]:
 
 
 def _files(source: str) -> list[list[Any]]:
-    """Name, size and time of the files in a model's directory; none for a Hub id, which has a
-    revision instead.
-    """
+    """Name, size and time of the files in a model's directory; a Hub id has a revision instead."""
     if not source or not Path(source).is_dir():
         return []
     files = [path for path in sorted(Path(source).iterdir()) if path.is_file()]

@@ -20,25 +20,21 @@ if TYPE_CHECKING:
 
     from .app import App, ServerLimits
 
-# Sessions of clients at the same time; further ones are answered "come back later".
-SESSIONS = 1000
-# Seconds without a request after which a session ends; the client then has to begin another.
+SESSIONS = (
+    1000  # that clients may hold at the same time; further ones are sent away to come back later
+)
+# Seconds without a request after which a session ends; the next request is told to begin another
 IDLE = 600.0
-# What a model could take for the beginning of a special token, or for an id of our evidence
+# what a model could take for the beginning of a special token, or for an id of ours
 _FENCE = Fence(r"<\||\[[Ee][0-9]++\]")
-# The JSON schema of an observation, with those of the values in it
-_, _SCHEMAS = msgspec.json.schema_components([Observation])
-_RESULT_SCHEMA = {**_SCHEMAS["Observation"], "$defs": _SCHEMAS}
+_, _KINDS = msgspec.json.schema_components([Observation])
+_RESULT = {**_KINDS["Observation"], "$defs": _KINDS}
 
 
 def mcp_server(toolbox: Toolbox) -> Server[Any]:
-    """A server whose tools are the toolbox's.
-
-    A result is text for the model and, beside it, the evidence as data, with ids (`E1`, `E2`, …)
-    that are unique as long as the server lives.
-
-    Raises:
-        ConfigError: the package `mcp` is missing.
+    """A server whose tools are the toolbox's. A result is text for the model and, beside it, the
+    evidence as data, with ids (`E1`, `E2`, …) that are unique as long as it lives. Raises
+    `ConfigError` when the package `mcp` is missing.
     """
     with needs("an MCP server", "mcp"):
         from mcp.server.lowlevel import Server
@@ -46,18 +42,19 @@ def mcp_server(toolbox: Toolbox) -> Server[Any]:
     session = toolbox.session()
 
     async def list_tools(context: Any, request: Any) -> ListToolsResult:
-        tools = []
-        for schema in toolbox.schemas:
-            function = schema["function"]
-            tool = Tool(
-                name=function["name"],
-                description=function["description"],
-                input_schema=function["parameters"],
-                output_schema=_RESULT_SCHEMA,
-                annotations=ToolAnnotations(read_only_hint=True),
-            )
-            tools.append(tool)
-        return ListToolsResult(tools=tools)
+        annotations: dict[str, Any] = {
+            "output_schema": _RESULT,
+            "annotations": ToolAnnotations(read_only_hint=True),
+        }
+        functions = [
+            schema["function"] for schema in toolbox.schemas
+        ]  # made anew, so that they may be taken apart
+        return ListToolsResult(
+            tools=[
+                Tool(input_schema=each.pop("parameters"), **each, **annotations)
+                for each in functions
+            ]
+        )
 
     async def call_tool(context: Any, request: CallToolRequestParams) -> CallToolResult:
         observation = await toolbox.call(ToolCall(request.name, request.arguments or {}), session)
@@ -87,12 +84,8 @@ def serve_stdio(toolbox: Toolbox) -> None:
 
 
 def mcp_app(toolbox: Toolbox, limits: ServerLimits, idle: float = IDLE) -> App:
-    """The toolbox's tools at `/mcp`, over HTTP, to be served behind `Guarded`.
-
-    Args:
-        limits: of these only `body_bytes` counts; an answer takes as long as the toolbox lets a
-            call take.
-        idle: see `IDLE`.
+    """The toolbox's tools at `/mcp`, over HTTP, for `Guarded`. Of the limits only `body_bytes` is
+    read; an answer takes as long as the toolbox lets a call take.
     """
     server = mcp_server(toolbox)
     from mcp.server.transport_security import TransportSecuritySettings
@@ -101,20 +94,17 @@ def mcp_app(toolbox: Toolbox, limits: ServerLimits, idle: float = IDLE) -> App:
         max_request_body_size=limits.body_bytes,
         session_idle_timeout=idle,
         max_sessions=SESSIONS,
-        # `Guarded` protects from that, and knows the names of this server.
+        # `Guarded` stands before every application and knows the names that this server was given
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )
 
 
 def as_text(observation: Observation) -> str:
-    """What a model reads: a paragraph for each passage, with id and title, and one for the note.
-
-    Ids and special tokens in the passages are escaped, so that none is forged.
+    """What a model reads: a paragraph a passage, with id and title, or the note. Passages forge no
+    id or role.
     """
-    parts = []
+    lines = []
     for passage in observation.evidence:
         title = f"{one_line(_FENCE.escape(passage.title))}: " if passage.title else ""
-        parts.append(f"[{passage.id}] {title}{_FENCE.escape(passage.text)}")
-    if observation.note:
-        parts.append(_FENCE.escape(observation.note))
-    return "\n\n".join(parts)
+        lines.append(f"[{passage.id}] {title}{_FENCE.escape(passage.text)}")
+    return "\n\n".join([*lines, *([_FENCE.escape(observation.note)] if observation.note else [])])

@@ -32,10 +32,9 @@ from ..trajectory import Evidence
 from .app import SIZES, ServerLimits, Service, decode
 
 Query = tuple[str, int]
-"""A query, and how many passages are wanted for it."""
+"""A query and how many passages it asks for."""
 
-_FEW = 4  # queries of a request that are searched on the event loop itself
-_THREADS = 8  # at most, that search for others
+_FEW, _THREADS = 4, 8  # queries that are searched on the event loop, and threads for more
 
 
 class _Request(msgspec.Struct):
@@ -57,18 +56,16 @@ class _Request(msgspec.Struct):
         return [queries] if isinstance(queries, str) else queries
 
     @property
-    def passages_per_query(self) -> int | None:
-        """How many passages are wanted: the first of these fields that says so."""
+    def wanted(self) -> int | None:
+        """How many passages are asked for: the first of these fields that says so."""
         numbers = (self.topk, self.top_k, self.top_n, self.k)
         return next((number for number in numbers if number), None)
 
     @property
-    def with_scores(self) -> bool:
-        """Whether scores are wanted."""
+    def scored(self) -> bool:
         return bool(self.return_scores or self.return_score)
 
 
-# A request of each path, as errors show it
 _EXAMPLES = {
     "/retrieve": '{"queries": ["…"], "topk": 3, "return_scores": true}',
     "/search": '{"query": "…", "top_n": 3, "return_score": true}',
@@ -76,49 +73,41 @@ _EXAMPLES = {
 }
 
 
-def _written(path: str, results: Sequence[list[Evidence] | ToolError], with_scores: bool) -> Any:
-    """The passages for each query, in the format of the path. Raises the error of a search that
-    failed.
+def _written(path: str, results: Sequence[list[Evidence] | ToolError], scored: bool) -> Any:
+    """What was found for each query, in the format of the path; raises what a search failed
+    with.
     """
-    # For each query a list of documents, and a list of their scores
-    documents: list[list[dict[str, str]]] = []
-    scores: list[list[float | None]] = []
-    for result in results:
-        if isinstance(result, ToolError):
-            raise result
-        documents.append([_document(passage) for passage in result])
-        scores.append([passage.score for passage in result])
+    documents, scores = [], []
+    for items in results:
+        if isinstance(items, ToolError):
+            raise items
+        documents.append([_document(passage) for passage in items])
+        scores.append([passage.score for passage in items])
     if path == "/search":
-        return (documents[0], scores[0]) if with_scores else documents[0]
+        return (documents[0], scores[0]) if scored else documents[0]
     if path == "/batch_search":
-        return (documents, scores) if with_scores else documents
-    if not with_scores:
+        return (documents, scores) if scored else documents
+    if not scored:
         return {"result": documents}
-    rows = []
-    for documents_of_query, scores_of_query in zip(documents, scores, strict=True):
-        row = []
-        for document, score in zip(documents_of_query, scores_of_query, strict=True):
-            row.append({"document": document, "score": score})
-        rows.append(row)
-    return {"result": rows}
+    pairs = (zip(*row, strict=True) for row in zip(documents, scores, strict=True))
+    return {
+        "result": [
+            [{"document": document, "score": score} for document, score in row] for row in pairs
+        ]
+    }
 
 
 def _document(passage: Evidence) -> dict[str, str]:
-    """A passage as all formats write it."""
     document = {"id": passage.source, "contents": join_contents(passage.title, passage.text)}
-    if passage.url:
-        document["url"] = passage.url
-    return document
+    return document | {"url": passage.url} if passage.url else document
 
 
 class Retrieval(Service):
-    """The retrieval server of an index.
-
-    An index that is `inline` gains nothing by batches: requests of few queries are searched on the
-    event loop itself, others by several threads.
+    """The retrieval server of an index. One that is `inline` gains nothing by batches: requests of
+    few queries are searched on the event loop itself, others by several threads.
 
     Args:
-        top_k: passages for each query of a request that names no number.
+        top_k: passages for a request that names no number.
         batch: queries searched for at once; those of all requests are collected while a batch runs.
     """
 
@@ -127,8 +116,7 @@ class Retrieval(Service):
     ) -> None:
         answers = {path: partial(self._answer_at, path) for path in _EXAMPLES}
         super().__init__(answers, limits, {"passages": len(index)})
-        self.index = index
-        self.top_k = top_k
+        self.index, self.top_k = index, top_k
         self._queries = self.counter("queries", "Queries searched for.")
         self._batches = self.histogram(
             "batch_queries", "Different queries searched for at once.", SIZES
@@ -140,35 +128,29 @@ class Retrieval(Service):
         self._batcher: Batcher[Query, list[Evidence]] = Batcher(self._search, batch, threads)
 
     def _answer_at(self, path: str, body: bytes) -> Any:
-        """The answer to a request, or an awaitable of it."""
         example = _EXAMPLES[path]
         request = decode(body, _Request, example)
-        queries = request.texts
-        with_scores = request.with_scores
+        queries, scored = request.texts, request.scored
         if queries is None:
             raise HTTPException(422, f"no query in the request; expected something like {example}")
         if path == "/search" and len(queries) != 1:
             raise HTTPException(422, f"{len(queries)} queries in a search: use /batch_search")
         if path == "/search" and not queries[0].strip():
             raise HTTPException(400, "query is empty: say what to search for")
-        top_k = self._within_limits(queries, request.passages_per_query)
+        top_k = self._within_limits(queries, request.wanted)
         self._queries.inc(len(queries))
         batch = [(query, top_k) for query in queries]
         if self.index.quick and len(batch) <= _FEW:
-            return _written(path, self._search(batch), with_scores)
+            return _written(path, self._search(batch), scored)
 
-        async def searched() -> Any:
-            results = await asyncio.gather(*map(self._batcher.ask, batch))
-            return _written(path, results, with_scores)
+        async def batched() -> Any:
+            return _written(path, await asyncio.gather(*map(self._batcher.ask, batch)), scored)
 
-        return searched()
+        return batched()
 
     def _within_limits(self, queries: list[str], requested: int | None) -> int:
-        """How many passages are wanted for each query. Raises `HTTPException` for a request beyond
-        the limits.
-        """
-        limits = self.limits
-        top_k = requested or self.top_k
+        """How many passages are asked for, by a request within the limits."""
+        limits, top_k = self.limits, requested or self.top_k
         if not 0 < top_k <= limits.top_k:
             raise HTTPException(
                 422, f"{top_k} passages asked for; at least 1 and at most {limits.top_k}"
@@ -185,12 +167,9 @@ class Retrieval(Service):
         return top_k
 
     def _search(self, batch: Sequence[Query]) -> list[list[Evidence] | ToolError]:
-        """The passages for each query, in order. Rollouts of one question often search for the
-        same: each different query is searched for once.
-        """
+        """Each different query once: rollouts of one question often ask the same."""
         results: dict[Query, list[Evidence] | ToolError] = {}
-        # An index takes one number for all queries of a call.
-        by_top_k: dict[int, list[str]] = {}
+        by_top_k: dict[int, list[str]] = {}  # an index takes one number for all queries of a call
         for text, top_k in dict.fromkeys(batch):
             if text.strip():
                 by_top_k.setdefault(top_k, []).append(text)

@@ -16,23 +16,18 @@ from ..scoring import Rollout, Scoring
 from .app import ServerLimits, Service, decode
 
 KEPT = 4096  # scores that are kept for identical requests
-# A request of each path, as errors show it
 _QUERIES = '{"query": ["…"], "prompts": ["…"], "labels": ["…"]}'
 _HISTORY = '{"history": [{"role": "assistant", "content": "…"}], "label": "…"}'
 _RESPONSE = '{"responses_create_params": {"input": []}, "response": {"output": []}}'
 
 
 class _Queries(msgspec.Struct):
-    """A request of OpenRLHF."""
-
     query: list[Any]
     prompts: list[Any] | None = None
     labels: list[Any] | None = None
 
 
 class _History(msgspec.Struct):
-    """A request of CaRR."""
-
     history: list[dict[str, Any]]
     label: Any = None
     remote_env_info: dict[str, Any] = {}
@@ -42,10 +37,9 @@ class Rewarding(Service):
     """The server of a reward.
 
     Rollouts of all requests that come at the same time are scored as one batch, and identical ones
-    once, also when their client has gone, since that will ask again. A rollout without a value is
-    answered by 503 where a judge failed, so that clients come back, and by 422 where the reward
-    does not apply; unless `Scoring.abstained` says what to take instead. It is never a 0, and never
-    kept.
+    once, also when their client has gone, who will ask again. A rollout without a value is 503
+    where a judge failed, so that clients come back, and 422 where the reward does not apply; unless
+    `Scoring.abstained` says what to take instead. It is never a 0, and never kept.
     """
 
     def __init__(self, scoring: Scoring, limits: ServerLimits | None = None) -> None:
@@ -80,11 +74,11 @@ class Rewarding(Service):
             raise HTTPException(
                 413, f"{count} queries in a request; at most {self.limits.queries}: send several"
             )
-        scorings = []
-        for query, prompt, label in zip(request.query, prompts, labels, strict=True):
-            response = openrlhf.own_part(query, prompt)
-            scorings.append(self._score(response, {"question": prompt, "answers": label}))
-        scores = await asyncio.gather(*scorings)
+        rows = [
+            (openrlhf.own_part(query, prompt), {"question": prompt, "answers": label})
+            for query, prompt, label in zip(request.query, prompts, labels, strict=True)
+        ]
+        scores = await asyncio.gather(*(self._score(rollout, values) for rollout, values in rows))
         return openrlhf.answered(self.scoring, self._with_values(scores))
 
     async def _evaluate(self, body: bytes) -> dict[str, Any]:
@@ -99,21 +93,20 @@ class Rewarding(Service):
         return nemo_gym.verified(self.scoring, row, self._with_values([score])[0])
 
     async def _score(self, rollout: Rollout, values: Mapping[str, Any]) -> Score:
-        """The score of a rollout, shared with identical ones, with the columns `values`."""
         self._rollouts.inc()
         key = blake2b(msgspec.json.encode([rollout, values]), digest_size=16).digest()
         task = self._scores.get(key)
         if task is None:
             task = asyncio.create_task(self.scoring.ascore(rollout, **values))
             self._scores[key] = task
-            task.add_done_callback(lambda ended: self._forget(key, ended))
+            task.add_done_callback(lambda done: self._forget(key, done))
         else:
             self._known.inc()
             self._scores.move_to_end(key)
         return await asyncio.shield(task)
 
     def _forget(self, key: bytes, task: asyncio.Task[Score]) -> None:
-        """Forget a task that gave no value, and the oldest of too many scores."""
+        """Forget a score that there is not, and the eldest of too many."""
         failed = task.cancelled() or task.exception() is not None
         if failed or task.result().value is None:
             self._scores.pop(key, None)

@@ -1,7 +1,5 @@
-"""The server itself: uvicorn with limits on its connections.
-
-Its socket is bound before anything slow is loaded, slow clients keep out no others, and it ends
-without breaking off an answer.
+"""The server itself: bound before anything slow, kept from slow clients, ended without breaking off
+an answer.
 """
 
 import ipaddress
@@ -19,34 +17,28 @@ if TYPE_CHECKING:
 
     from .app import App
 
-# Seconds that an idle connection stays open: longer than clients keep theirs, or a request could
-# meet a connection that is being closed.
+# Seconds an idle connection stays open: longer than clients keep theirs, or they would lose
+# requests
 _KEEP_ALIVE = 75
-_BACKLOG = 2048  # connections that wait to be accepted
+_BACKLOG = 2048
 
-# Limits on a connection that uvicorn lacks.
-# Seconds for the headers of a request: from the opening of the connection, or the first byte of a
-# further request, to their end
+# Of connections, which uvicorn limits neither in time nor in size:
+# From a connection's opening, and from each further request's first byte, to the end of its headers
 SECONDS = 20.0
 BYTES = 65_536  # of the headers of a request
-# Bytes of a body that are taken and dropped, when the request was refused before it came
+# Bytes of a body that came too late to be read, because the request was refused without it
 UNREAD = 32_000_000
 UNTAKEN = 300.0  # seconds in which a client takes what is sent to it
-# Requests that are sent before the first is answered; to read more of them at once would keep other
-# clients waiting
-PIPELINED = 64
-OPEN = 4096  # connections at the same time; fewer where the process may not open as many files
-FILES = 200  # that a process opens besides the connections
+PIPELINED = (
+    64  # requests before the first answer: reading more of them at once would keep others waiting
+)
+OPEN = 4096  # connections at the same time, fewer where the process may not open as many files
+FILES = 200  # kept for everything that is no connection of a client
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket at that address, at which clients wait for `serve`.
-
-    Args:
-        port: 0 takes a free one.
-
-    Raises:
-        ConfigError: the address cannot be had, or the extra `serve` is missing.
+    """A socket at that address, at which clients wait for `serve`; port 0 takes a free one. Raises
+    `ConfigError` when it cannot be had, or the extra `serve` is missing.
     """
     with needs("a server", "serve"):
         import prometheus_client  # noqa: F401
@@ -80,28 +72,22 @@ def serve(
     drain: float = 10.0,
     ready: Callable[[], object] = lambda: None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT. Then no new requests are taken.
-
-    Args:
-        bound: a socket of `bind`.
-        drain: seconds for the requests that run at the end.
-        ready: called before the first client is answered.
+    """Serve at a socket of `bind` until SIGTERM or SIGINT; then no new requests, and up to `drain`
+    seconds for those that run. `ready` is called before the first client is answered.
     """
     server = server_of(app, drain)
 
     def stop(*_: object) -> None:
         server.should_exit = True
 
-    former_handlers = {}
-    for number in (signal.SIGTERM, signal.SIGINT):
-        former_handlers[number] = signal.signal(number, stop)
+    old = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         ready()
-        # While it runs it has handlers of its own; at its end it raises the signals again, which
-        # `stop` then takes.
-        server.run(sockets=[bound])
+        server.run(
+            sockets=[bound]
+        )  # it installs handlers of its own, and passes on to ours afterwards what came
     finally:
-        for number, handler in former_handlers.items():
+        for number, handler in old.items():
             signal.signal(number, handler)
         bound.close()
 
@@ -109,90 +95,77 @@ def serve(
 def server_of(app: "App", drain: float) -> "Server":
     """uvicorn with this application, and with limits on connections.
 
-    It closes connections that are slow or send too much before their request is complete, or do not
-    take their answer. When there are too many, it closes the one that has been without a complete
-    request for longest, so that slow clients never keep out others. None is closed whose request is
-    being answered.
+    It closes connections that are slow or send too much before their request begins, or do not take
+    their answer; and when there are too many, the one whose client has been silent or sending for
+    longest, so that slow clients never keep out others. None is closed whose request is being
+    answered.
     """
     import uvicorn
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
     base: Any = AutoHTTPProtocol
-    most_connections = min(OPEN, _most_open_files() - FILES)
+    most = min(OPEN, _files() - FILES)
     clock = time.monotonic
 
     class PromptProtocol(base):
-        """One connection. `cycle` is uvicorn's state of its latest request."""
-
-        unread = 0  # bytes that came while no request was being answered
+        unread = 0  # bytes since its headers should have come
 
         def connection_made(self, transport: Transport) -> None:
             super().connection_made(transport)
-            # Since when there is no complete request, the headers of one are awaited, and the
-            # client takes nothing; `None` where that is not so.
-            self.no_request_since: float | None = clock()
-            self.no_headers_since: float | None = clock()
-            self.untaken_since: float | None = None
-            if len(self.connections) > most_connections:
-                waiting = [each for each in self.connections if each.no_request_since is not None]
-                longest = min(waiting, key=lambda each: each.no_request_since)
-                # It leaves `connections` only in the next turn of the event loop: it must not be
-                # chosen again until then.
-                longest.no_request_since = None
-                longest.transport.abort()
+            # since when there is no whole request, its headers do not come, its answer is not taken
+            self.unasked: float | None = clock()
+            self.late: float | None = clock()
+            self.untaken: float | None = None
+            if len(self.connections) > most:
+                waiting = (each for each in self.connections if each.unasked is not None)
+                eldest = min(waiting, key=lambda each: each.unasked)
+                eldest.unasked = None  # it is lost only when the event loop comes round
+                eldest.transport.abort()
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            self.update_no_request_since()
-            is_answering = self.cycle is not None and not self.cycle.response_complete
-            if is_answering:
-                self.no_headers_since = None
-                self.unread = 0
+            self.note()
+            if self.cycle is not None and not self.cycle.response_complete:
+                self.late, self.unread = None, 0
                 return
-            self.no_headers_since = self.no_headers_since or clock()
-            self.unread += len(data)
-            # Answered before its body came: the rest of that is still arriving.
+            self.late, self.unread = self.late or clock(), self.unread + len(data)
             refused = self.cycle is not None and self.cycle.more_body
             if self.unread > (UNREAD if refused else BYTES):
                 self.transport.abort()
 
-        # Called where httptools parses; h11 reads one request after the other.
-        def on_message_begin(self) -> None:
+        def on_message_begin(self) -> None:  # of httptools; h11 reads one request after the other
             if len(self.pipeline) >= PIPELINED:
                 raise OverflowError("too many requests at once")
             super().on_message_begin()
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
-            self.update_no_request_since()
+            self.note()
 
         def pause_writing(self) -> None:
             super().pause_writing()
-            self.untaken_since = clock()
+            self.untaken = clock()
 
         def resume_writing(self) -> None:
             super().resume_writing()
-            self.untaken_since = None
+            self.untaken = None
 
-        def update_no_request_since(self) -> None:
-            cycle = self.cycle
-            has_request = cycle and not cycle.more_body and not cycle.response_complete
-            if has_request or self.transport.is_closing():
-                self.no_request_since = None
-            else:
-                self.no_request_since = self.no_request_since or clock()
+        def note(self) -> None:
+            # a connection whose request is whole is being answered
+            received = self.cycle is not None and not (
+                self.cycle.more_body or self.cycle.response_complete
+            )
+            self.unasked = (
+                None if received or self.transport.is_closing() else self.unasked or clock()
+            )
 
     class Bounded(uvicorn.Server):
         async def on_tick(self, counter: int) -> bool:
-            now = clock()
             connections: list[Any] = list(self.server_state.connections)
-            for connection in connections:
-                limits = [
-                    (connection.no_headers_since, SECONDS),
-                    (connection.untaken_since, UNTAKEN),
-                ]
-                if any(since is not None and now - since > seconds for since, seconds in limits):
-                    connection.transport.abort()
+            for each in connections:
+                since = [(each.late, SECONDS), (each.untaken, UNTAKEN)]
+                if any(start is not None and clock() - start > seconds for start, seconds in since):
+                    each.transport.abort()
             return await super().on_tick(counter)
 
     return Bounded(
@@ -210,8 +183,8 @@ def server_of(app: "App", drain: float) -> "Server":
     )
 
 
-def _most_open_files() -> int:
-    """How many files, connections included, the process may have open."""
+def _files() -> int:
+    """How many files the process may have open."""
     try:
         import resource
     except ImportError:  # Windows

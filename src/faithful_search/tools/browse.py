@@ -20,7 +20,7 @@ from ..escape import as_line
 from ..trajectory import Evidence
 from ..wire.cache import Cache, key_of
 from ..wire.guard import Guard, as_address
-from ..wire.http import Http, HttpReply
+from ..wire.http import Http, Reply
 from ..wire.redact import carried
 from .base import MOST, Condenser, Partial, Tool, entry, one_or_several
 from .cassette import kept
@@ -52,7 +52,7 @@ class Fetch:
         if self.http.guard is None:
             raise ConfigError("pages are fetched with a guard only: Fetch(Http(guard=Guard()))")
 
-    async def fetch(self, url: str) -> tuple[HttpReply, str]:
+    async def fetch(self, url: str) -> tuple[Reply, str]:
         """The document at a URL, and its title where it is known already."""
         return await self.http.get(url, accept=READABLE), ""
 
@@ -72,7 +72,7 @@ class Jina:
     def __post_init__(self) -> None:
         check_address(self.url, "https://r.jina.ai", _KEY)
 
-    async def fetch(self, url: str) -> tuple[HttpReply, str]:
+    async def fetch(self, url: str) -> tuple[Reply, str]:
         """The document at a URL, and its title where it is known already."""
         url = self.guard.check(url, resolved_here=False)
         key = carried(os.environ.get(_KEY, ""))
@@ -96,9 +96,7 @@ class Jina:
         if not isinstance(content, str):
             raise ToolError("the reading service gave no content for this page")
         page = content.encode("utf-8", "replace")
-        markdown = HttpReply(
-            status=200, headers={"content-type": "text/markdown"}, body=page, url=url
-        )
+        markdown = Reply(status=200, headers={"content-type": "text/markdown"}, body=page, url=url)
         return markdown, title[:_LONGEST_TITLE] if isinstance(title, str) else ""
 
 

@@ -123,14 +123,12 @@ class Lane:
                 than evidence.
             KeyboardInterrupt: that of the user, on the main thread.
         """
-        # Asked before and after the wait for a slot: only the second may become the trial call.
         self._refuse_for(self._breaker.remaining)
         arrival = time.monotonic()
         loop = asyncio.get_running_loop()
         async with self._slots.setdefault(loop, asyncio.Semaphore(self._most)):
             self._refuse_for(self._breaker.refusal())
             start = time.monotonic()
-            # It has waited for longer than a call may take, and while it did calls timed out.
             if self._last_timeout > arrival and start - arrival > self.timeout:
                 raise ToolError(
                     f"Error: {self.name} is busy with calls that do not end. {self._advice}",

@@ -163,8 +163,7 @@ class Guard:
         public nor of an allowed network.
         """
         hosts, networks = self._allowed()
-        is_listed = not hosts.isdisjoint({(host, None), (host, port)})
-        if is_listed:
+        if not hosts.isdisjoint({(host, None), (host, port)}):
             return
         for text in addresses:
             address = as_address(text)

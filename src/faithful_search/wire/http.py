@@ -58,7 +58,7 @@ for _name in ("httpcore2.connection", "httpcore2.http11"):
 
 
 @dataclass(frozen=True)
-class HttpReply:
+class Reply:
     """A successful answer, with its body unpacked; `url` is the last one of its redirects."""
 
     status: int
@@ -125,7 +125,7 @@ class Http:
         params: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         accept: tuple[str, ...] = (),
-    ) -> HttpReply:
+    ) -> Reply:
         """Fetch a URL, with `params` added to its query.
 
         Args:
@@ -137,9 +137,7 @@ class Http:
         """
         return await self._ask(url, _HttpCall("GET", headers or {}, accept=accept), params)
 
-    async def post(
-        self, url: str, *, json: Any, headers: Mapping[str, str] | None = None
-    ) -> HttpReply:
+    async def post(self, url: str, *, json: Any, headers: Mapping[str, str] | None = None) -> Reply:
         """Send JSON to a service; redirects are not followed."""
         content = json_text.dumps(json, ensure_ascii=False).encode("utf-8", "replace")
         return await self.send("POST", url, content, headers or {})
@@ -151,7 +149,7 @@ class Http:
         content: bytes,
         headers: Mapping[str, str],
         kind: str = "application/json",
-    ) -> HttpReply:
+    ) -> Reply:
         """Send a body of a media type."""
         return await self._ask(url, _HttpCall(method, headers, content, kind=kind))
 
@@ -160,7 +158,7 @@ class Http:
 
     async def _ask(
         self, url: str, call: "_HttpCall", params: Mapping[str, Any] | None = None
-    ) -> HttpReply:
+    ) -> Reply:
         try:
             address = httpx2.URL(self.guard.check(url) if self.guard else url)
             address = address.copy_merge_params(dict(params)) if params else address
@@ -215,7 +213,7 @@ class _HttpCall:
     kind: str = ""  # the media type of `content`
     accept: tuple[str, ...] = ()  # the media types that an answer may have; any where empty
 
-    async def reply(self, client: _Client, url: httpx2.URL) -> HttpReply:
+    async def reply(self, client: _Client, url: httpx2.URL) -> Reply:
         self.client = client
         self.settings = client.settings
         self.guard = client.settings.guard
@@ -236,7 +234,7 @@ class _HttpCall:
             error.retried = True
             raise
 
-    async def _follow(self, url: httpx2.URL) -> HttpReply:
+    async def _follow(self, url: httpx2.URL) -> Reply:
         """Ask for the URL, and follow redirects.
 
         A library would follow them before the guard has judged them, and with our headers.
@@ -244,7 +242,7 @@ class _HttpCall:
         headers = self.headers
         answer = await self._exchange(url, headers)
         for _ in range(_MOST_REDIRECTS):
-            if isinstance(answer, HttpReply):
+            if isinstance(answer, Reply):
                 return answer
             try:
                 target = url.join(answer)
@@ -262,11 +260,11 @@ class _HttpCall:
                 answer = await self._exchange(url, headers)
             except (Refused, httpx2.InvalidURL, ValueError):
                 raise Refused(f"{self.who} redirects to an address that is refused") from None
-        if isinstance(answer, HttpReply):
+        if isinstance(answer, Reply):
             return answer
         raise ToolError(f"{self.who} redirects more than {_MOST_REDIRECTS} times")
 
-    async def _exchange(self, url: httpx2.URL, headers: Mapping[str, str]) -> HttpReply | str:
+    async def _exchange(self, url: httpx2.URL, headers: Mapping[str, str]) -> Reply | str:
         """One request and its answer, or the address it redirects to."""
         slots, breaker = self.client.host(url.netloc)
         async with slots:
@@ -291,7 +289,7 @@ class _HttpCall:
             breaker.succeeded()
             return answer
 
-    async def _send(self, url: httpx2.URL, extra_headers: Mapping[str, str]) -> HttpReply | str:
+    async def _send(self, url: httpx2.URL, extra_headers: Mapping[str, str]) -> Reply | str:
         """Send one request; returns the answer, or the address it redirects to."""
         try:
             headers = httpx2.Headers(
@@ -319,11 +317,11 @@ class _HttpCall:
 
     async def _read(
         self, response: httpcore2.Response, url: httpx2.URL, sent_headers: Mapping[str, str]
-    ) -> HttpReply | str:
+    ) -> Reply | str:
         """The answer, or the address it redirects to."""
         status = response.status
         most = self.settings.max_bytes
-        reply = HttpReply(status, httpx2.Headers(response.headers), body=b"", url=str(url))
+        reply = Reply(status, httpx2.Headers(response.headers), body=b"", url=str(url))
         # A POST is not sent on: its body may hold what is meant for this server only.
         if status in _REDIRECTS and self.method == "GET" and "location" in reply.headers:
             return reply.headers["location"]

@@ -41,7 +41,7 @@ from ..scores import read_scores
 from ..stats import Estimate
 from ..summary import Audit
 from ..writing import write_whole
-from . import RIGHT, extremes, interval, marked, meaning, sentences, telling
+from . import RIGHT, extremes, interval, meaning, sentences, telling
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -173,11 +173,11 @@ def _compared(comparison: Comparison, metric: str) -> dict[str, Any]:
         "sides": [(interval(row), _scale(row, limits)) for row in estimates],
         "differences": [
             {
-                "text": marked(change) + (f" (n={change.n})" if change.n else ""),
+                "text": comparison.marked(metric, place),
                 "bar": _scale(change, (-width, width)),
                 "meaning": meaning(metric, change),
             }
-            for change in differences
+            for place, change in enumerate(differences)
         ],
     }
 

@@ -117,20 +117,19 @@ def lines_about(kind: Kind, needs: Cost, half: bool, hnsw: bool) -> list[str]:
         f"  disk: {needs.disk / GB:,.1f} GB, downloads included",
     ]
     if kind != "bm25":
-        vectors = PASSAGES * DIMENSION * (2 if half else 4) / GB
+        size = PASSAGES * DIMENSION * (2 if half else 4) / GB
         precision = "half precision" if half else "float32"
-        lines.append(f"    of these, vectors: {vectors:,.1f} GB in {precision}")
+        lines.append(f"    of these, vectors: {size:,.1f} GB in {precision}")
     if needs.building:
         memory = f", and there are {_memory() / GB:,.0f} GB here" if _memory() else ""
         lines.append(f"  memory while it is built: {needs.building / GB:,.0f} GB{memory}")
     if kind == "bm25" or hnsw:
         lines.append(f"  memory to search it: {needs.searching / GB:,.0f} GB")
     else:
-        size = f"{needs.searching / GB:,.0f} GB"
         lines.append(
-            f"  memory to search it: any; with less than {size}, every batch reads the disk"
+            f"  memory to search it: any, since vectors are mapped; {needs.searching / GB:,.0f} GB "
+            "keep it from reading the disk for every batch, and faiss-gpu takes as much on GPUs"
         )
-        lines.append(f"    on GPUs, where faiss-gpu is installed: {size} together")
     if needs.seconds is not None:
         basis = (
             "on one core, from 162,000 passages" if kind == "bm25" else "this encoder's speed here"

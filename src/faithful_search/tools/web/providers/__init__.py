@@ -11,7 +11,7 @@ from typing import Any
 from .... import registry
 from ....errors import ToolError
 from ....trajectory import Evidence
-from ....wire.http import HttpReply
+from ....wire.http import Reply
 from ...outcome import unavailable
 from ...untrusted import is_page, line
 
@@ -63,9 +63,7 @@ def page(title: Any, url: Any, text: Any, date: Any = "") -> list[Evidence]:
     ]
 
 
-async def document_of(
-    request: Awaitable[HttpReply], refusals: Mapping[int, str]
-) -> Mapping[str, Any]:
+async def document_of(request: Awaitable[Reply], refusals: Mapping[int, str]) -> Mapping[str, Any]:
     """The JSON object that answers a request, else a `ToolError`; `refusals` says by status what is
     wrong with the configuration, for the log.
     """

@@ -1,0 +1,220 @@
+"""Compare evaluations of one suite: by question within each set, and over sets by the macro mean and
+Wilcoxon's signed-rank test.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..errors import ConfigError, DataError
+from ..escape import as_line
+from ..reading.files import PathLike
+from .evaluation import Evaluation, difference
+from .metrics import arrow
+from .report import aligned, interval, marked
+from .sets import MacroMean, SuiteResults, macro_mean
+from .significance import SignedRank, clear_after_holm, signed_rank
+from .stats import NOTHING, Estimate
+from .tuning import TunedOn, one_sided, tuned_on
+
+RESULTS = "metrics.json"
+
+
+class SuiteSide(msgspec.Struct, frozen=True):
+    """One of the evaluations that are compared.
+
+    Attributes:
+        name: what it is called in tables.
+        results: of its sets.
+        tuned_on: the questions that it was trained on, as far as they are known.
+    """
+
+    name: str
+    results: SuiteResults
+    tuned_on: list[TunedOn] = []
+
+
+class SuiteComparison(msgspec.Struct, frozen=True):
+    """How the later sides differ from the first on the question sets that all of them have.
+
+    Attributes:
+        names: what each side is called.
+        sets: the names of the sets.
+        rows: the estimates of each side by metric, and by set.
+        macro: their macro means.
+        differences: each later side minus the first by metric and by set, paired by question.
+        macro_differences: the macro means of those differences.
+        wilcoxon: the signed-rank test of those differences, a set each.
+        notes: sentences about what else may cause a difference.
+        tool_calls: the number of calls of each tool, of each side and set.
+    """
+
+    names: list[str]
+    sets: list[str]
+    rows: dict[str, list[dict[str, Estimate]]]
+    macro: dict[str, list[MacroMean]]
+    differences: dict[str, list[dict[str, Estimate]]]
+    macro_differences: dict[str, list[MacroMean]]
+    wilcoxon: dict[str, list[SignedRank]]
+    notes: list[str] = []
+    tool_calls: list[dict[str, dict[str, int]]] = []
+
+    def table(self) -> list[list[str]]:
+        """The cells of a table, header first: for each metric the macro mean of each side, then of
+        each later one the macro mean of the paired differences and Wilcoxon's p.
+        """
+        first_name, *later_names = self.names
+        header = ["macro mean", "better", *(f"{name} [95% CI]" for name in self.names)]
+        for name in later_names:
+            header += [f"{name} − {first_name}", "Wilcoxon over sets"]
+        lines = [header]
+        after_holm = [self._after_holm(place) for place in range(len(later_names))]
+        for metric, means in self.macro.items():
+            cells = [metric, arrow(metric), *map(interval, means)]
+            for place, change in enumerate(self.macro_differences[metric]):
+                star = "*" if metric in after_holm[place] else ""
+                cells += [marked(change) + star, str(self.wilcoxon[metric][place])]
+            lines.append(cells)
+        return lines
+
+    def legend(self) -> list[str]:
+        """Sentences below the table."""
+        return [
+            f"Each of the {len(self.sets)} sets counts alike: {', '.join(self.sets)}. A difference "
+            "is paired by question within each set. * its interval leaves out 0, ** also after "
+            f"Holm's correction over the {len(self.macro)} metrics.",
+            "Wilcoxon's test takes a difference for each set. Its p is exact, two-sided and not "
+            "corrected for the number of metrics; n counts sets whose difference is not 0.",
+            *self.notes,
+        ]
+
+    def __str__(self) -> str:
+        return "\n\n".join([aligned(self.table()), "\n".join(map(as_line, self.legend()))])
+
+    def _after_holm(self, place: int) -> list[str]:
+        column = {metric: changes[place] for metric, changes in self.macro_differences.items()}
+        return list(clear_after_holm(column))
+
+
+def open_suites(paths: Sequence[PathLike]) -> list[SuiteSide] | None:
+    """Read the evaluations of suites at these paths, folders or their `metrics.json`. `None` where
+    none of them is one.
+
+    Raises `ConfigError` where some are and others are not, and `DataError` for a file that cannot
+    be read.
+    """
+    contents = {str(path): _suite_metrics(Path(path)) for path in paths}
+    suites = {path: content for path, content in contents.items() if content is not None}
+    if not suites:
+        return None
+    single_sets = [path for path in contents if path not in suites]
+    if single_sets:
+        raise ConfigError(
+            f"{next(iter(suites))} holds several question sets and {single_sets[0]} does not: compare "
+            "suites with suites, or the folder of one set (OUT/SET) with an evaluation of that set"
+        )
+    if len(suites) < 2:
+        raise ConfigError(f"nothing to compare {paths[0]} with: name another evaluation")
+    sides = []
+    names = _names(list(suites))
+    for (path, content), name in zip(suites.items(), names, strict=True):
+        try:
+            results = SuiteResults.from_dict(content)
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from error
+        sides.append(SuiteSide(name, results, tuned_on(content)))
+    return sides
+
+
+def _suite_metrics(path: Path) -> Mapping[str, Any] | None:
+    """The content of a `metrics.json` that has sets; `None` for anything else."""
+    file = path / RESULTS if path.is_dir() else path
+    if file.name != RESULTS or not file.is_file():
+        return None
+    try:
+        content = msgspec.json.decode(file.read_bytes())
+    except ValueError as error:
+        raise DataError(f"{file}: no results ({error})") from error
+    return content if isinstance(content, dict) and "sets" in content else None
+
+
+def _names(paths: Sequence[str]) -> list[str]:
+    """The last part of each path, or the last two where that is not enough to tell them apart."""
+    folders = [Path(path).resolve() for path in paths]
+    folders = [folder.parent if folder.name == RESULTS else folder for folder in folders]
+    short = [folder.name for folder in folders]
+    if len(set(short)) == len(short):
+        return short
+    return [f"{folder.parent.name}/{folder.name}" for folder in folders]
+
+
+def compare_suites(sides: Sequence[SuiteSide]) -> SuiteComparison:
+    """Compare each later side with the first, on the sets that all sides have.
+
+    Raises `DataError` where they share no set, or no question of one.
+    """
+    first, *later = sides
+    sets = [name for name in first.results.sets if all(name in side.results.sets for side in later)]
+    if not sets:
+        listed = "; ".join(f"{side.name}: {', '.join(side.results.sets)}" for side in sides)
+        raise DataError(f"these suites share no question set ({listed})")
+    notes = []
+    for side in sides:
+        only = [name for name in side.results.sets if name not in sets]
+        if only:
+            notes.append(f"{side.name} also has {', '.join(only)}, which not all sides have.")
+    notes += one_sided([side.name for side in sides], [side.tuned_on for side in sides])
+    metrics: dict[str, None] = {}
+    for side in sides:
+        for name in sets:
+            metrics |= dict.fromkeys(side.results.sets[name].rows)
+    rows = {metric: [_rows(side, sets, metric) for side in sides] for metric in metrics}
+    changes = {
+        metric: [_changes(first, side, sets, metric) for side in later] for metric in metrics
+    }
+    return SuiteComparison(
+        names=[side.name for side in sides],
+        sets=sets,
+        rows=rows,
+        macro={metric: list(map(macro_mean, of_sides)) for metric, of_sides in rows.items()},
+        differences=changes,
+        macro_differences={
+            metric: list(map(macro_mean, of_sides)) for metric, of_sides in changes.items()
+        },
+        wilcoxon={metric: list(map(_wilcoxon, of_sides)) for metric, of_sides in changes.items()},
+        notes=notes,
+        tool_calls=[
+            {name: side.results.sets[name].calls_by_tool() for name in sets} for side in sides
+        ],
+    )
+
+
+def _rows(side: SuiteSide, sets: Sequence[str], metric: str) -> dict[str, Estimate]:
+    return {name: side.results.sets[name].rows.get(metric, NOTHING) for name in sets}
+
+
+def _changes(
+    first: SuiteSide, side: SuiteSide, sets: Sequence[str], metric: str
+) -> dict[str, Estimate]:
+    """The paired difference of a metric on each set; there is none where a side has no mean."""
+    changes = {}
+    for name in sets:
+        before, after = first.results.sets[name], side.results.sets[name]
+        _check_shared(name, before, after)
+        values = [run.rows.get(metric, NOTHING).value for run in (before, after)]
+        changes[name] = NOTHING if None in values else difference(before, after, metric)
+    return changes
+
+
+def _check_shared(name: str, before: Evaluation, after: Evaluation) -> None:
+    if not set(before.questions) & set(after.questions):
+        raise DataError(
+            f"{name}: the two evaluations share no question; measure both with the same --limit "
+            "and suite"
+        )
+
+
+def _wilcoxon(changes: Mapping[str, Estimate]) -> SignedRank:
+    return signed_rank([change.value for change in changes.values() if change.value is not None])
