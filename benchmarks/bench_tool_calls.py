@@ -36,8 +36,7 @@ class Slow(Tool):
             query: The words to search for.
         """
         await asyncio.sleep(self.wait)
-        # Not the query: a toolbox takes a copy of the call for a note and not for evidence.
-        return [Evidence(text="Tea comes from China.")]
+        return [Evidence(text=query)]
 
 
 def time_toolbox(rollouts: int, wait: float) -> float:
