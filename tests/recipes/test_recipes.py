@@ -207,6 +207,25 @@ def test_a_reward_of_the_literature_trains_as_published():
     assert mix == published.load("castform")()
 
 
+@pytest.mark.parametrize(
+    ("config", "parts"),
+    [
+        ("deep_researcher_plus_qwen2.5-7b", "format correctness"),
+        ("search_r1_qwen2.5-7b", "correctness"),
+        ("search_r1_format_qwen2.5-7b", "search_r1_outcome"),
+        ("r1_qwen2.5-7b", "correctness"),
+    ],
+)
+def test_a_baseline_rewards_what_its_paper_does(config, parts):
+    judge = JUDGE if config.startswith("deep") else ()  # whose model condenses there
+    assert " ".join(reward(*judge, *WORLD, config=config).parts) == parts
+
+
+def test_a_judge_that_nothing_asks_is_refused():
+    with pytest.raises(ConfigError, match="exact_match asks no judge: leave --judge out"):
+        reward(*JUDGE, *WORLD, config="search_r1_qwen2.5-7b")
+
+
 def test_a_reward_of_the_literature_asks_the_judge():
     mix = reward(*JUDGE, "--reward=carr", config="hack_answer_only")
     assert isinstance(mix.parts["correctness"].judge, EndpointJudge)

@@ -242,7 +242,9 @@ def build_reward(script: PoUArguments, judge: Judge | None = None) -> Mix:
     """
     judge = judge or script.load_judge()
     if script.reward in published.names():
-        return published.mix_of(script.reward, judge)
+        # A judge that the reward does not ask has work where its model condenses
+        is_asked = published.asks_judge(script.reward) or not script.condense
+        return published.mix_of(script.reward, judge if is_asked else None)
     correctness = _correctness(script, judge)
     snippets = _snippets(script)
     if script.reward == "answer_only":

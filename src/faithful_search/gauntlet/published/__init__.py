@@ -36,9 +36,14 @@ def mix_of(name: str, judge: Judge | None = None) -> Mix:
     make = load(name)
     if judge is None:
         return make()
-    if "judge" not in inspect.signature(make).parameters:
+    if not asks_judge(name):
         raise ConfigError(f"{name} asks no judge: leave --judge out")
     return make(judge=judge)
+
+
+def asks_judge(name: str) -> bool:
+    """Whether that mix can ask a judge. Raises as `load`."""
+    return "judge" in inspect.signature(load(name)).parameters
 
 
 def dialect_of(name: str) -> str:
