@@ -1,6 +1,7 @@
 """The flags by which recipes and commands name a judge."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from ..errors import ConfigError
 from ..flags import flag, prices_of
@@ -37,6 +38,11 @@ class JudgeArguments:
     judge_together: bool = flag(
         True, "Judge claims on the same evidence in one request, without probabilities."
     )
+    judge_prompts: Literal["ours", "paper"] | None = flag(
+        None,
+        "Prompts about thoughts and searches: 'ours' or 'paper', those that VERITAS prints. By "
+        "default ours.",
+    )
     judge_prices: str | None = flag(
         None, "Price of a million prompt and completion tokens, as 0.15,0.6, to report the cost."
     )
@@ -69,6 +75,8 @@ class JudgeArguments:
         flags = find(self.judge).flags
         if self.judge_url and "url" not in flags:
             raise self._no_url(repr(self.judge))
+        if self.judge_prompts and "prompts" not in flags:
+            raise ConfigError(f"the judge {self.judge!r} is not asked by prompts: leave them out")
         values = {name: getattr(self, f"judge_{name}") for name in flags}
         settings = {name: value for name, value in values.items() if value is not None}
         if settings.get("cache") == "none":

@@ -25,7 +25,7 @@ from ..wire.llm import LLM, ChatReply, Endpoint, Stats, Unanswered, Unreadable, 
 from . import control_tokens
 from .base import Judge, Pair, Request, Verdict, Writer
 from .labels import JudgeAnswer, Ladder, Question, ReplyForm, read
-from .prompting import Prompt, fields_of, load
+from .prompting import OURS, Prompt, fields_of, load, named
 
 _log = logging.getLogger(__name__)
 MANY_CLAIMS_PROMPT = "support_many"
@@ -87,6 +87,8 @@ class EndpointJudge(Judge, Writer):
         write_tokens: the most tokens of a text that is written; `max_tokens` counts instead where
             it is more, or None.
         extra_body: further parameters of the request.
+        prompts: "ours", or "paper" for those that VERITAS prints, of "info_think" and
+            "think_search".
         tokenizer: the tokenizer of the served model, a Hub id or a directory; its control tokens
             are escaped in texts. Without one the server is asked for them, and everything of their
             form is escaped.
@@ -125,6 +127,7 @@ class EndpointJudge(Judge, Writer):
     max_tokens: int | None = 16
     write_tokens: int | None = 512
     extra_body: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    prompts: str = OURS
     tokenizer: str | None = None
     prices: tuple[float, float] | None = None
     max_cost: float | None = None
@@ -153,6 +156,7 @@ class EndpointJudge(Judge, Writer):
         "cache",
         "max_tokens",
         "together",
+        "prompts",
         "prices",
         "max_cost",
         "tokenizer",
@@ -267,12 +271,13 @@ class EndpointJudge(Judge, Writer):
             cache.close()
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        questions = {pair: self._question(load(pair.task), fields_of(pair)) for pair in pairs}
+        prompts = {pair: load(named(pair.task, self.prompts)) for pair in pairs}
+        questions = {pair: self._question(prompts[pair], fields_of(pair)) for pair in pairs}
         groups = self._groups(questions) if self.together else []
         answers = self._answers([questions[pair] for pair in pairs], groups)
         verdicts = []
         for pair, answer in zip(pairs, answers, strict=True):
-            prompt = load(MANY_CLAIMS_PROMPT if answer.together else pair.task)
+            prompt = load(MANY_CLAIMS_PROMPT) if answer.together else prompts[pair]
             judged_by = f"{self.name} {prompt.id}"
             verdicts.append(Verdict(answer.p, answer.label, answer.missing, judged_by))
         return verdicts

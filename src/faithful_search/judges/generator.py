@@ -49,6 +49,7 @@ class GeneratorJudge(Judge, Writer):
         batch_tokens: tokens of a batch, padding included.
         max_new_tokens: tokens of the longest text that `write_batch` returns.
         temperature: see `distilled.calibrated`.
+        prompts: as of `EndpointJudge`.
     """
 
     generator: Generator = field(repr=False, compare=False)
@@ -58,9 +59,10 @@ class GeneratorJudge(Judge, Writer):
     batch_tokens: int = 16384
     max_new_tokens: int = 512
     temperature: float = 1.0
+    prompts: str = prompting.OURS
 
     needs_model: ClassVar[bool] = True
-    flags: ClassVar[tuple[str, ...]] = ("trust_remote_code",)
+    flags: ClassVar[tuple[str, ...]] = ("trust_remote_code", "prompts")
 
     def __post_init__(self) -> None:
         distilled.check(self.threshold, self.temperature, self.window)
@@ -128,7 +130,7 @@ class GeneratorJudge(Judge, Writer):
         return verdicts
 
     def _verdict(self, pair: Pair, note: str, probs: list[float] | None) -> Verdict:
-        judge = f"{self.name} {prompting.load(pair.task).id}"
+        judge = f"{self.name} {prompting.load(prompting.named(pair.task, self.prompts)).id}"
         if probs is None:
             return Verdict(None, None, note, judge)
         yes, no = probs
@@ -147,18 +149,19 @@ class GeneratorJudge(Judge, Writer):
             name: self._fence.escape(text) for name, text in prompting.fields_of(pair).items()
         }
         premise = fields["premise"]
+        prompt_name = prompting.named(pair.task, self.prompts)
 
         def shortened(chars: int) -> LabelPrompt:
             """The prompt with the first and the last characters of the premise, `chars` in all."""
             head = premise[: chars - chars // 2]
             tail = premise[len(premise) - chars // 2 :]
-            return self._read(pair.task, {**fields, "premise": f"{head}{_CUT}{tail}"})
+            return self._read(prompt_name, {**fields, "premise": f"{head}{_CUT}{tail}"})
 
         def length(chars: int) -> int:
             return len(shortened(chars).ids)
 
         if len(premise) <= self.window * _LONGEST_TOKEN:
-            prompt = self._read(pair.task, fields)
+            prompt = self._read(prompt_name, fields)
             if len(prompt.ids) <= self.window:
                 return prompt
         # how many characters of the premise can stay; -1 when the prompt is too long even without

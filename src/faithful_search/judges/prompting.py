@@ -8,6 +8,7 @@ from importlib.resources import files
 
 import msgspec
 
+from ..dialects.fence import Fence, tags
 from ..errors import ConfigError
 from ..text import well_formed
 from .base import Pair
@@ -16,7 +17,11 @@ Messages = list[dict[str, str]]
 _FOLDER = files(__package__) / "prompts"
 _PARTS = re.compile(r"\n---\n+# System\n|\n# User\n")
 _SLOT = re.compile(r"^\{\{(\w+): ([^}\n]+)\}\}$", re.MULTILINE)
+_INLINE = re.compile(r"\{\{(\w+)\}\}")
 _BLANKS = re.compile(r"\n{3,}")
+_BLOCKS = Fence(tags("information", "think", "search"))
+"""The blocks of prompts that papers print, which no text may open or close."""
+OURS, PAPER = "ours", "paper"
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -41,8 +46,10 @@ class Prompt(msgspec.Struct, frozen=True):
         """The messages to send. Raises `ConfigError` when a field is missing, or there is one that
         the prompt does not have.
 
-        Every value is fenced by lines that carry a code. The code is a digest of all the values, so
-        no text can hold its own, close its fence, and go on in our voice.
+        A prompt that a paper prints has its texts where the paper has them, in tags that are
+        escaped within them. In ours every value is fenced by lines that carry a code. The code is a
+        digest of all the values, so no text can hold its own, close its fence, and go on in our
+        voice.
         """
         placeholders = {*self.fields, *self.optional}
         if not set(self.fields) <= set(values) <= placeholders:
@@ -52,6 +59,9 @@ class Prompt(msgspec.Struct, frozen=True):
             )
         # a lone surrogate, as JSON may carry one, could be neither hashed nor sent
         clean = {name: well_formed(text) for name, text in values.items()}
+        if self.version == PAPER:
+            text = _INLINE.sub(lambda slot: _BLOCKS.escape(clean[slot[1]]), self.user)
+            return [{"role": "user", "content": text}]
         code = hashlib.sha256(
             "\0".join(f"{name}\0{clean[name]}" for name in sorted(clean)).encode()
         ).hexdigest()[:16]
@@ -71,16 +81,35 @@ class Prompt(msgspec.Struct, frozen=True):
         return [{"role": "system", "content": self.system}, {"role": "user", "content": user}]
 
 
+def named(task: str, wording: str = OURS) -> str:
+    """The name of the prompt about a task: the paper's where there is one and `wording` asks for it.
+    Raises `ConfigError` for another wording.
+
+    Example:
+        >>> named("info_think", "paper"), named("support", "paper")
+        ('info_think@paper', 'support')
+    """
+    if wording not in (OURS, PAPER):
+        raise ConfigError(f"judge_prompts is '{OURS}' or '{PAPER}', not {wording!r}")
+    of_paper = f"{task}@{PAPER}"
+    return of_paper if wording == PAPER and of_paper in _files() else task
+
+
 @lru_cache
 def load(name: str) -> Prompt:
     """The prompt of that name. Raises `ConfigError` when there is none."""
-    if name not in names():
+    if name not in _files():
         raise ConfigError(f"there is no prompt {name!r}; there are: {', '.join(names())}")
     return read(name, (_FOLDER / f"{name}.md").read_text(encoding="utf-8"))
 
 
 def names() -> list[str]:
-    """The prompts there are."""
+    """Our own prompts."""
+    return [name for name in _files() if "@" not in name]
+
+
+def _files() -> list[str]:
+    """The prompts there are, with those of papers."""
     return sorted(
         entry.name.removesuffix(".md") for entry in _FOLDER.iterdir() if entry.name.endswith(".md")
     )
@@ -100,7 +129,7 @@ def read(name: str, text: str) -> Prompt:
     needed = tuple(field for field in fields if not field.endswith("?"))
     optional = tuple(field.rstrip("?") for field in fields if field.endswith("?"))
     return Prompt(
-        name,
+        name.partition("@")[0],
         header["version"],
         needed,
         optional,
