@@ -313,7 +313,7 @@ def judge_requests(config: dict[str, Any], flags: argparse.Namespace) -> dict[st
     elif recipe in ("veritas", "ppo"):
         thoughts = {"info_think": "w_info_think", "think_search": "w_think_search"}
         requests = {name: calls for name, weight in thoughts.items() if config.get(weight)}
-    elif recipe == "pokee" and config.get("answer_reward", "judge") == "judge":
+    elif recipe == "pokee" and config.get("correctness", "judge") == "judge":
         requests["answer"] = 1
     if config.get("condense"):
         requests["condensing"] = calls

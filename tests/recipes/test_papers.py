@@ -515,7 +515,7 @@ def test_every_configuration_has_an_estimate(path):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("pokee_qwen2.5-7b", "512 rollouts x (1 answer); in all 71,680, price 15"),
+        ("pokee_qwen2.5-7b", "512 rollouts x (1 answer + 3 condensing); in all 286,720, price 62"),
         ("pokee_qwen2.5-7b", "512 rollouts x 3 calls x 3, half of them to other tools"),
         ("pou_qwen2.5-7b", "(1 answer + 1 claims + 1 support + 1 lure + 3 condensing)"),
         ("veritas_qwen2.5-7b", "(3 info_think)"),
@@ -533,6 +533,26 @@ def test_an_estimate_counts_what_the_recipe_asks(name, says):
 def test_probes_are_those_of_proof_of_use_alone(name):
     lines = estimate.main([str(RECIPES / "configs" / f"{name}.yaml")])
     assert not any("probing" in line or "sensitivity" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "batches"),
+    [
+        ("pou_qwen2.5-7b", (2, 32)),
+        ("pokee_qwen2.5-7b", (1, 64)),
+        ("veritas_qwen2.5-7b", (8, 25)),
+        ("ppo_qwen2.5-7b", (8, 5)),
+    ],
+)
+def test_the_guides_batches_for_six_gpus_hold_whole_groups(name, batches):
+    accelerate = read_config(RECIPES / "accelerate" / "zero3_six_of_eight.yaml")
+    settings = read_config(RECIPES / "configs" / f"{name}.yaml")
+    rows = accelerate["num_processes"] * batches[0] * batches[1]
+    guide = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
+    groups = settings["num_generations"]
+    assert rows % groups == 0
+    assert f"{rows // groups} × {groups}" in guide
+    assert len(accelerate["gpu_ids"].split(",")) == accelerate["num_processes"]
 
 
 def test_a_model_here_is_shrunk_with_its_own_tokenizer(tmp_path):

@@ -14,14 +14,15 @@ from ..flags import knob
 from ..judges import Judge
 from ..rewards import Mix, pokee_mix
 from ..rollout.arguments import EnvironmentArguments
-from ..training.starting import RunArguments, run_recipe
+from ..training.starting import run_recipe
+from .condensing import CondensingArguments, build_condenser
 from .running import TrainingRecipe
 
 DEFAULT_CONFIG = shipped("recipes/configs") / "pokee_tiny.yaml"
 
 
 @dataclass
-class PokeeArguments(RunArguments):
+class PokeeArguments(CondensingArguments):
     """The questions, the reward of the answer, and whether the agent checks its answer."""
 
     dialect: str = knob(EnvironmentArguments, "dialect", default="pokee")
@@ -52,6 +53,7 @@ RECIPE = TrainingRecipe(
     settings=PokeeArguments,
     config=DEFAULT_CONFIG,
     reward=lambda script, args, judge: build_reward(script, judge),
+    condenser=build_condenser,
     trainer="faithful_search.training.arguments.PokeeConfig",
 )
 main, parse = RECIPE.main, RECIPE.parse

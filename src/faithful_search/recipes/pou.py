@@ -13,8 +13,7 @@ from ..bundled import shipped
 from ..errors import ConfigError
 from ..flags import check_choices, flag, knob
 from ..gauntlet import published
-from ..judges import Judge, Writer
-from ..judges.condensing import Condensing
+from ..judges import Judge
 from ..rewards import (
     Adaptive,
     AnswerLikelihoodGap,
@@ -30,8 +29,9 @@ from ..rewards import (
     pou_mix,
 )
 from ..rewards.perturbation import Passage
-from ..training.starting import RunArguments, run_recipe
+from ..training.starting import run_recipe
 from ..world.facts import FactsJudge
+from .condensing import CondensingArguments, build_condenser as build_condenser, writer_of
 from .running import TrainingRecipe
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ DEFAULT_CONFIG = shipped("recipes/configs") / "pou_tiny.yaml"
 
 
 @dataclass
-class PoUArguments(RunArguments):
+class PoUArguments(CondensingArguments):
     """What is asked, with which tools, how it is rewarded, and who judges."""
 
     reward: str = flag(
@@ -89,9 +89,6 @@ class PoUArguments(RunArguments):
     process_on_right: bool = knob(pou_mix, "process_on_right", default=False)
     lures: Literal["template", "judge"] = flag(
         "template", "Who writes R_pt's lures: 'template' or 'judge'."
-    )
-    condense: bool = flag(
-        False, "Let the judge's model shorten pages and facts to what a query asks for."
     )
     support: bool = flag(
         True, "Reward the support of the answer, R_ans. false leaves it out (α = 0)."
@@ -173,10 +170,6 @@ class PoUArguments(RunArguments):
     def _check_judge(self) -> None:
         if self.reads:  # the judge is a model
             return
-        if self.condense:
-            raise ConfigError(
-                "--condense true needs a judge with a model that writes: --judge endpoint, say"
-            )
         if "judge" in (self.correctness, self.lures):
             raise ConfigError(
                 "--correctness judge and --lures judge need a judge with a model: --judge "
@@ -218,11 +211,6 @@ class PoUArguments(RunArguments):
 
     def adjust(self, args: "SearchGRPOConfig") -> None:
         super().adjust(args)
-        if self.condense and (args.counterfactual or self.stale):
-            raise ConfigError(
-                "--counterfactual and --stale change passages by their texts, which --condense "
-                "true rewrites: take one"
-            )
         if not self.probes:
             # Not refused: a configuration without R_pt may extend another one that has it, and with
             # it this weight
@@ -269,7 +257,7 @@ def _proof_of_use(
         from ..world import bundled_world  # reads the whole world
 
         foils = bundled_world(("train",))
-    writer = _writer(judge, "--lures judge") if script.lures == "judge" else None
+    writer = writer_of(judge, "--lures judge") if script.lures == "judge" else None
     sensitivity: Reward | None = script.sensitivity(foils=foils, snippets=snippets, writer=writer)
     if sensitivity is not None and script.shuffle_sensitivity:
         sensitivity = Shuffled(sensitivity)
@@ -301,16 +289,6 @@ def _snippets(script: PoUArguments) -> tuple[Passage, ...]:
     return corpus_snippets(rows, script.snippets)
 
 
-def build_condenser(script: PoUArguments) -> Condensing | None:
-    """What shortens pages and facts for the policy; `None` without `--condense`.
-
-    Raises `ConfigError` for a judge that can judge but not write.
-    """
-    if not script.condense:
-        return None
-    return Condensing(_writer(script.load_judge(), "--condense true"))
-
-
 def _support(script: PoUArguments, judge: Judge | None) -> AnswerSupport:
     """R_ans by the judge, by the facts of the bundled world, or by words, as `--support_by` says.
 
@@ -322,13 +300,6 @@ def _support(script: PoUArguments, judge: Judge | None) -> AnswerSupport:
     if script.support_by != "words" and suites.facts_are_known(script.questions):
         return AnswerSupport(FactsJudge())
     return AnswerSupport()
-
-
-def _writer(judge: Judge | None, flag_text: str) -> Writer:
-    """The judge, which is to write. Raises `ConfigError`, naming the flag, if it cannot."""
-    if not isinstance(judge, Writer):
-        raise ConfigError(f"{flag_text} needs a judge that writes: --judge endpoint or generator")
-    return judge
 
 
 RECIPE = TrainingRecipe(
