@@ -307,8 +307,9 @@ def judge_requests(config: dict[str, Any], flags: argparse.Namespace) -> dict[st
     if recipe == "pou":
         if config.get("correctness") == "judge":
             requests["answer"] = 1
-        requests |= {"claims": 1, "support": 1}
-        if config.get("lures") == "judge":
+        if config.get("reward", "pou") == "pou":
+            requests |= {"claims": 1, "support": 1}
+        if config.get("lures") == "judge" and probed_steps(config):
             requests["lure"] = probed_steps(config)
     elif recipe in ("veritas", "ppo"):
         thoughts = {"info_think": "w_info_think", "think_search": "w_think_search"}
@@ -366,10 +367,14 @@ def completed(path: str) -> dict[str, Any]:
     """The settings of a configuration, with its recipe and what it leaves open; those of an adapter
     that it goes on from, too.
     """
-    recipe = RECIPES[Path(path).name.replace("-", "_").split("_")[0]]
-    config = {"recipe": recipe, **USUAL, **read_config(path)}
+    settings = read_config(path)
+    recipe = RECIPES.get(Path(path).name.partition("_")[0])
+    if recipe is None:  # pou has the rewards of the literature
+        recipe = "pou" if "model_name_or_path" in settings else "evaluate"
+    config = {"recipe": recipe, **USUAL, **settings}
     if recipe == "evaluate":
-        config["per_device_train_batch_size"] = config.get("limit", 300)
+        episodes = config.get("limit", 300) * config.get("samples", 1)
+        config["per_device_train_batch_size"] = episodes
         config["max_completion_length"] = config.get("total_tokens", 2048)
         config.setdefault("model_name_or_path", config.get("model", "tiny"))
     config.setdefault("model_name_or_path", "tiny")

@@ -142,7 +142,7 @@ def test_the_command_takes_the_flags(words):
 
 def test_every_command_is_checked_here():
     known = re.compile(
-        r"(pip|pytest|mkdocs|curl|faithful-search) .*"
+        r"(CUDA_VISIBLE_DEVICES=\d )?(pip|pytest|mkdocs|curl|vllm|faithful-search) .*"
         r"|accelerate launch -m faithful_search\.recipes\.\w+ "
         r"|\S+ (\S+ )*?(recipes|scripts)/\w+\.py.*"
     )
