@@ -110,7 +110,7 @@ def test_a_policy_is_measured_as_it_was_trained(tmp_path, capsys):
 def test_a_policy_is_measured_within_its_training_bounds(tmp_path, capsys):
     bounds = {"turns": 12, "total_tokens": 4096, "search_top_k": 5}
     (tmp_path / "metrics.json").write_text(json.dumps({"settings": {"dialect": "pou", **bounds}}))
-    recipe = recipe_module("evaluate")
+    recipe = recipe_module("evaluation_settings")
     script = recipe.as_trained(recipe.EvaluationArguments(turns=3), str(tmp_path))
     assert (script.turns, script.turn_tokens, script.total_tokens, script.search_top_k) == (
         3,
@@ -145,7 +145,7 @@ def test_another_tool_is_a_configuration(config, tools, tmp_path, capsys):
 
 
 def test_failed_calls_are_reported_and_questions_repeated(tmp_path, monkeypatch, capsys):
-    recipe = recipe_module("evaluate")
+    recipe = recipe_module("evaluation_run")
 
     def one_wrong_call(engine, tasks, rewards, controls, folder):
         calls = [ToolCall("local_search", arguments) for arguments in ({}, {"query": "x"})]

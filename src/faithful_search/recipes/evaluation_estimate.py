@@ -27,8 +27,8 @@ from ..measure.expected import (
 from ..measure.report import aligned
 from ..measure.suite import default_rewards
 from ..tasks import Task
-from ..tools.toolbox import Toolbox
 from .evaluation_models import REPLY_TOKENS, settings_of
+from .evaluation_run import toolbox_of
 from .evaluation_settings import UNTRAINED, EvaluationArguments
 
 PLAYED = 5
@@ -89,7 +89,7 @@ def _expected(script: EvaluationArguments, tasks: Sequence[Task]) -> Expected:
     """What the agent would ask on one set."""
     settings = settings_of(script)
     name = cast(str, script.agent_name)
-    with script.toolbox() if script.needs_tools else Toolbox([]) as toolbox:
+    with toolbox_of(script) as toolbox:
         played = _played(tasks)
         episodes = _with_controls(script, tasks)
         passages = AssumedPassages(toolbox, cast(int, script.search_top_k))

@@ -1,0 +1,124 @@
+"""A suite of question sets, measured one after the other; each is an evaluation in a folder of its
+own, `OUT/SET`, and `OUT/metrics.json` has them all with their macro means.
+"""
+
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from .. import suites
+from ..errors import ConfigError, DataError
+from ..escape import as_line, printable
+from ..judges import Judge
+from ..measure.evaluation import Evaluation
+from ..measure.ledger import same_settings
+from ..measure.sets import SuiteResults
+from ..measure.writing import results_folder, write_metrics
+from ..suites import QuestionSet, Suite
+from ..tasks import Task
+from .evaluation_models import Models
+from .evaluation_record import record_of, used_line
+from .evaluation_run import (
+    RESULTS,
+    SETTINGS,
+    UNFINISHED,
+    filled_in,
+    measure,
+    prepare,
+    refuse_failed,
+    settings_of,
+    tasks_of,
+)
+from .evaluation_settings import EvaluationArguments, of_set
+
+
+def load_suite(script: EvaluationArguments) -> Suite:
+    """The suite that the flags name."""
+    return suites.load_suite(
+        cast(str, script.suite), None if script.data is None else Path(script.data)
+    )
+
+
+def sets_of(
+    script: EvaluationArguments,
+) -> tuple[dict[str, EvaluationArguments], dict[str, Sequence[Task]]]:
+    """The flags and the questions of each set of the suite, or of --questions alone."""
+    parts = {script.questions: script}
+    if script.suite is not None:
+        parts = {part.name: of_set(script, part) for part in load_suite(script).sets}
+    scripts = {name: filled_in(part)[script.subject] for name, part in parts.items()}
+    return scripts, {name: tasks_of(part) for name, part in parts.items()}
+
+
+def measure_suite(script: EvaluationArguments, suite: Suite) -> dict[str, Any]:
+    """Measure a policy on the question sets of a suite, one after the other. Write the results of
+    each to its folder, and those of all to `OUT/metrics.json`; print them.
+
+    Sets that are finished are read from their folders. A set whose questions cannot be read is left
+    out, which is said.
+    """
+    out = Path(script.out)
+    started = out / UNFINISHED  # says that not all sets are measured
+    if started.exists() and not (script.resume or script.overwrite):
+        raise ConfigError(
+            f"{out} holds the evaluation of a suite that ended before its time: --resume goes on "
+            "with it, --overwrite starts anew"
+        )
+    if script.overwrite:
+        shutil.rmtree(started, ignore_errors=True)
+        for question_set in suite.sets:
+            if (out / question_set.name / SETTINGS).exists():
+                shutil.rmtree(out / question_set.name)
+    results_folder(started)
+    judge = script.load_judge()
+    models = Models()
+    evaluations: dict[str, Evaluation] = {}
+    left_out = list(suite.left_out)
+    for question_set in suite.sets:
+        settings = replace(of_set(script, question_set), overwrite=False, resume=True)
+        try:
+            tasks_of(settings)
+        except DataError as error:
+            left_out.append(f"{question_set.name}: {error}")
+            print(f"left out: {as_line(left_out[-1])}", file=sys.stderr)
+            continue
+        evaluations[question_set.name] = measure_set(question_set, settings, judge, models)
+    if not evaluations:
+        raise DataError(f"none of the question sets can be read: {'; '.join(left_out)}")
+    results = SuiteResults(evaluations, left_out, script.samples)
+    title = f"{suite.name}: {script.subject}, seed {script.seed}"
+    if judge is not None:
+        title = f"{title}, judge {judge.name}"
+    print(f"{printable(title)}\n\n{results}")
+    if models.chat is not None:
+        print(f"\n{used_line(script, models)}")
+    refuse_failed(evaluations.values())
+    metrics = {"suite": suite.name, "about": suite.about, **results.to_dict()}
+    write_metrics(out / RESULTS, {**metrics, **record_of(script, judge, models)})
+    shutil.rmtree(started)
+    return metrics
+
+
+def measure_set(
+    question_set: QuestionSet,
+    script: EvaluationArguments,
+    judge: Judge | None,
+    models: Models,
+) -> Evaluation:
+    """Measure a policy on one set of a suite, or read what was measured before."""
+    out = Path(script.out)
+    if (out / RESULTS).exists():
+        settings = settings_of(script)
+        for part in ("rollouts", "judge"):
+            same_settings(out / SETTINGS, settings[part], "--overwrite starts anew", part)
+        print(f"{question_set.name}: measured before, in {out}", flush=True)
+        metrics = json.loads((out / RESULTS).read_text(encoding="utf-8"))
+        return Evaluation.from_dict(metrics[script.subject])
+    prepare(script)
+    questions = len(tasks_of(script))
+    print(f"{question_set.name}: {questions} questions, results in {out}", flush=True)
+    return measure(script, judge, models)[script.subject]
