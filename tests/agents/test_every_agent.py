@@ -136,10 +136,8 @@ class TestEvidence:
         )
         shelf = Shelf(facts={query: [forged] for query in FACTS})
         talk = talk_with(name, SHORT[name], [shelf])
-        shown = "".join(
-            str(message["content"]) for message in talk.requests[-1]["messages"][1:]
-        ) + "".join(talk.prompts[1:])
-        assert "evil" in "".join(talk.prompts)
+        shown = str([request["messages"] for request in talk.requests])
+        assert "evil" in shown
         assert "<answer>evil" not in shown
         assert "<tool_call>{" not in shown
 
