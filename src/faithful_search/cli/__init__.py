@@ -1,5 +1,5 @@
 """The command `faithful-search`: ask, audit, compare, convert, download data, label, train,
-evaluate, index, serve, merge, publish on the Hub.
+evaluate, index, serve, merge, publish on the Hub, write episodes for a cold start.
 
 Exit codes: 0 done; 1 it could not be done, the message says why; 2 wrong usage; 3 an audit or a
 labelling that ended with rows that could not be read or judged; 4 a requirement that an audit does
@@ -25,6 +25,7 @@ from .options import Commands, debug
 from .pushing import merge, push
 from .serving import demo, index, serve, serve_judge, serve_reward
 from .training import Recipe, evaluate, train
+from .writing import write_episodes
 
 _SPELLING = {
     "help_option_names": ["-h", "--help"],
@@ -44,6 +45,7 @@ def cli() -> None:
 for command in (
     *(agreement, answerable, ask, audit, compare, controls, convert, data, demo, evaluate),
     *(gauntlet, index, label, merge, metrics, push, serve, serve_judge, serve_reward, train),
+    write_episodes,
 ):
     cli.add_command(command)
     # A command and its subcommands take --debug; the group above takes it in front of their names

@@ -24,10 +24,21 @@ can be run with it.
 """
 _THREADS_TEMPERATURE = 0.7
 """The default temperature of several threads, so that they differ; PokeeResearch uses it."""
+# What an estimate rests on
+CHARACTERS_PER_TOKEN = 4  # about, in English
+USUAL_REQUESTS = 3  # of an episode
+PASSAGE_CHARACTERS = 600
+PROMPT_TOKENS = 100  # beside the schemas of the tools
+CALL_TOKENS = 60  # of a call and what stands around its response
 
 
-def episode_flags(corpus: str | None, turn_tokens: int) -> Callable[[F], F]:
+def episode_flags(
+    corpus: str | None, turn_tokens: int, dialect: str | None = None
+) -> Callable[[F], F]:
     """The options that `environment_of` reads, with a command's own defaults."""
+    usual_dialect = (
+        "" if dialect else (" By default the one it was trained in, and openai for a served model.")
+    )
     return together(
         click.option(
             "--corpus",
@@ -49,8 +60,8 @@ def episode_flags(corpus: str | None, turn_tokens: int) -> Callable[[F], F]:
         old_name("--top-k", "--search-top-k"),
         click.option(
             "--dialect",
-            help="Dialect that the model writes. By default the one it was trained in, and openai "
-            "for a served model.",
+            default=dialect,
+            help=f"Dialect that the model writes.{usual_dialect}",
         ),
         click.option(
             "--turns",
@@ -66,6 +77,22 @@ def episode_flags(corpus: str | None, turn_tokens: int) -> Callable[[F], F]:
         ),
         trust_remote_code,
     )
+
+
+web_flags = together(
+    click.option(
+        "--web-search",
+        type=click.Choice(["ddgs", "searxng", "serper"]),
+        help="Service for a web search tool. By default the agent does not search the web.",
+    ),
+    click.option("--searxng-url", help="URL of the SearXNG server for --web-search searxng."),
+    click.option(
+        "--browse",
+        type=click.Choice(["fetch", "jina"]),
+        help="Reader for a tool that opens web pages. By default the agent opens none.",
+    ),
+)
+"""The options of web tools, which `environment_of` reads, too."""
 
 
 def environment_of(options: Mapping[str, Any]) -> "EnvironmentArguments":
@@ -131,6 +158,33 @@ def agent_of(
         max_tokens=environment.turn_tokens,
         temperature=temperature,
         **served,
+    )
+
+
+def served_cost(
+    episodes: int, environment: "EnvironmentArguments", toolbox: "Toolbox", url: str
+) -> str:
+    """An estimate of what these episodes will take, shown before the first request.
+
+    Each request repeats all that came before it in its episode. So the request number k of an
+    episode (from 0) carries the prompt and k responses.
+    """
+    prompt = len(str(toolbox.schemas)) / CHARACTERS_PER_TOKEN + PROMPT_TOKENS
+    passages = environment.search_top_k * PASSAGE_CHARACTERS / CHARACTERS_PER_TOKEN
+    response = passages + CALL_TOKENS
+    estimates = []
+    for qualifier, requests in (
+        ("about", min(USUAL_REQUESTS, environment.turns)),
+        ("at most", environment.turns),
+    ):
+        responses = requests * (requests - 1) / 2
+        tokens = episodes * (requests * prompt + responses * response)
+        estimates.append(
+            f"{qualifier} {episodes * requests:,} requests with {tokens:,.0f} prompt tokens"
+        )
+    return (
+        f"{episodes} episodes with {url}, up to {environment.turn_tokens} tokens a reply: "
+        f"{', '.join(estimates)} (estimated, at {CHARACTERS_PER_TOKEN} characters a token)"
     )
 
 

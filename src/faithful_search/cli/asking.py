@@ -14,7 +14,7 @@ from msgspec import to_builtins
 from ..errors import ConfigError
 from ..escape import as_line
 from ..text import shortened
-from .agents import environment_of, episode_flags, open_agent
+from .agents import environment_of, episode_flags, open_agent, web_flags
 from .options import AT_LEAST_1, FILE, NumberRange, config, judge_flags, judge_of, say
 from .status_line import StatusLine, status_line
 
@@ -48,17 +48,7 @@ _LONGEST_TEXT = 300  # characters of a thought, a call, a passage or an answer i
     "itself (untrained).",
 )
 @episode_flags(corpus=None, turn_tokens=512)
-@click.option(
-    "--web-search",
-    type=click.Choice(["ddgs", "searxng", "serper"]),
-    help="Service for a web search tool. By default the agent does not search the web.",
-)
-@click.option("--searxng-url", help="URL of the SearXNG server for --web-search searxng.")
-@click.option(
-    "--browse",
-    type=click.Choice(["fetch", "jina"]),
-    help="Reader for a tool that opens web pages. By default the agent opens none.",
-)
+@web_flags
 @click.option(
     "--threads",
     type=AT_LEAST_1,

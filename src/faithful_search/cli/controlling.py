@@ -12,21 +12,13 @@ from msgspec import structs, to_builtins
 
 from .. import suites
 from ..errors import ConfigError, DataError
-from .agents import agent_of, environment_of, episode_flags
+from .agents import agent_of, environment_of, episode_flags, served_cost
 from .options import AT_LEAST_1, FOLDER, config, echo, exit_unfinished, old_name, say
 
 if TYPE_CHECKING:
     from ..rollout.arguments import EnvironmentArguments
     from ..tasks import Task
-    from ..tools import Toolbox
     from ..trajectory import Evidence
-
-# What an estimate rests on
-CHARACTERS_PER_TOKEN = 4  # about, in English
-USUAL_REQUESTS = 3  # of an episode
-PASSAGE_CHARACTERS = 600
-PROMPT_TOKENS = 100  # beside the schemas of the tools
-CALL_TOKENS = 60  # of a call and what stands around its response
 
 
 @click.command()
@@ -148,7 +140,7 @@ def controls(out: Path | None, overwrite: bool, **options: Any) -> None:
         served = {"concurrency": options["concurrency"]}
         if url:
             episodes = sum(task.id not in done for task in study_plan.tasks)
-            echo(_cost(episodes, environment, toolbox, url))
+            echo(served_cost(episodes, environment, toolbox, url))
             if not options["yes"] and sys.stdin.isatty():  # a script has nobody to answer
                 click.confirm("Ask the endpoint?", abort=True)
         else:
@@ -223,28 +215,3 @@ def _changes(
         ).change
     except (ConfigError, DataError):  # not annotated, or a server's passages
         return None
-
-
-def _cost(episodes: int, environment: "EnvironmentArguments", toolbox: "Toolbox", url: str) -> str:
-    """An estimate of what these episodes will take, shown before the first request.
-
-    Each request repeats all that came before it in its episode. So the request number k of an
-    episode (from 0) carries the prompt and k responses.
-    """
-    prompt = len(str(toolbox.schemas)) / CHARACTERS_PER_TOKEN + PROMPT_TOKENS
-    passages = environment.search_top_k * PASSAGE_CHARACTERS / CHARACTERS_PER_TOKEN
-    response = passages + CALL_TOKENS
-    estimates = []
-    for qualifier, requests in (
-        ("about", min(USUAL_REQUESTS, environment.turns)),
-        ("at most", environment.turns),
-    ):
-        responses = requests * (requests - 1) / 2
-        tokens = episodes * (requests * prompt + responses * response)
-        estimates.append(
-            f"{qualifier} {episodes * requests:,} requests with {tokens:,.0f} prompt tokens"
-        )
-    return (
-        f"{episodes} episodes with {url}, up to {environment.turn_tokens} tokens a reply: "
-        f"{', '.join(estimates)} (estimated, at {CHARACTERS_PER_TOKEN} characters a token)"
-    )

@@ -238,18 +238,23 @@ def read_written(
             yield WrittenRow(f"{file}, after {unit} {last}", rejected=UNREADABLE, why=source.error)
 
 
-def _fit(
+def fit_in(
     trajectory: Trajectory,
     tools: Schemas,
-    chat: ChatFormat,
-    min_steps: int,
-    max_steps: int,
-    max_length: int | None,
+    dialect: Dialect,
+    min_steps: int = 3,
+    max_steps: int = 10,
 ) -> tuple[Trajectory, str | None, str]:
-    """The trajectory, in the chat's dialect if it can be; the reason why it is not fit, and the
-    same in a sentence.
+    """The trajectory, in the dialect if it can be; the reason why it is not fit, and the same in a
+    sentence. Its length is not looked at, which depends on a policy's tokenizer.
+
+    Args:
+        trajectory: in any dialect.
+        tools: the schemas of the tools that its prompt describes.
+        dialect: the one that is to be learnt.
+        min_steps: as `reject` takes it.
+        max_steps: as `reject` takes it.
     """
-    dialect = chat.dialect
     if not (trajectory.question or "").strip():
         return trajectory, "no_question", ""
     if trajectory.dialect != dialect.name:
@@ -284,6 +289,21 @@ def _fit(
         why = str(error)
     if why:
         return trajectory, "unwritable", why
+    return trajectory, None, ""
+
+
+def _fit(
+    trajectory: Trajectory,
+    tools: Schemas,
+    chat: ChatFormat,
+    min_steps: int,
+    max_steps: int,
+    max_length: int | None,
+) -> tuple[Trajectory, str | None, str]:
+    """As `fit_in`, for a policy whose prompts and limit are known."""
+    trajectory, rejected, why = fit_in(trajectory, tools, chat.dialect, min_steps, max_steps)
+    if rejected is not None:
+        return trajectory, rejected, why
     tokens = chat.transcript(trajectory, tools)
     length = len(tokens.prompt_ids) + len(tokens.completion_ids)
     if max_length is not None and length > max_length:
@@ -339,6 +359,11 @@ def summary(rows: Sequence[WrittenRow]) -> list[str]:
             f"… and {len(broken) - _SHOWN} more that cannot be read; reasons.jsonl lists all"
         )
     return lines
+
+
+def with_tools(trajectory: Trajectory, tools: Schemas) -> Trajectory:
+    """The trajectory with the tools that its prompt described, as `read_written` reads them."""
+    return replace(trajectory, meta={**trajectory.meta, "tools": tools})
 
 
 def write_written(folder: str | Path, rows: Sequence[WrittenRow]) -> None:

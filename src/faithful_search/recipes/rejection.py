@@ -18,10 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import msgspec
-
 from ..bundled import bundled_policy, shipped
-from ..coldstart.filtering import reject
+from ..coldstart.filtering import reject, with_tools
 from ..coldstart.plans import counted
 from ..errors import ConfigError, DataError
 from ..flags import check_least, flag
@@ -253,11 +251,6 @@ def choose(
         by_question[rollout.question] += 1
         accepted.append(rollout)
     return accepted, reasons
-
-
-def with_tools(trajectory: Trajectory, tools: list[dict[str, Any]]) -> Trajectory:
-    """The trajectory with the tools that its prompt described, as `sft` reads them."""
-    return msgspec.structs.replace(trajectory, meta={**trajectory.meta, "tools": tools})
 
 
 if __name__ == "__main__":
