@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from .. import suites
-from ..errors import ConfigError, needs
+from ..errors import ConfigError
 from .agents import agent_of, environment_of, episode_flags, served_cost, web_flags
 from .options import AT_LEAST_1, FILE, config, echo, exit_unfinished, say
 
@@ -70,8 +70,7 @@ def write_episodes(questions: str, out: Path, overwrite: bool, **options: Any) -
     At the end it says how many episodes are fit for the cold start (`faithful-search train sft
     --trajectories`), and why the others are not. All are kept: the cold start filters them itself.
     """
-    with needs("writing episodes for the cold start", "train"):
-        from ..coldstart.writing import Fitness, write_episodes, written_ids
+    from ..coldstart import writing
     from ..measure.ledger import same_settings
     from ..measure.writing import write_metrics
     from ..rollout.served import FAILED
@@ -92,7 +91,7 @@ def write_episodes(questions: str, out: Path, overwrite: bool, **options: Any) -
     if overwrite:
         out.unlink(missing_ok=True)
     same_settings(settings_file, settings, "give another --out, or --overwrite", ledger=out)
-    missing = len(tasks) - len(written_ids(tasks, out))
+    missing = len(tasks) - len(writing.written_ids(tasks, out))
     with environment.toolbox() as toolbox:
         agent = agent_of(
             options,
@@ -108,11 +107,11 @@ def write_episodes(questions: str, out: Path, overwrite: bool, **options: Any) -
                 click.confirm("Ask the endpoint?", abort=True)
         out.parent.mkdir(parents=True, exist_ok=True)
         write_metrics(settings_file, settings)
-        episodes = write_episodes(agent, toolbox.schemas, tasks, out)
+        episodes = writing.write_episodes(agent, toolbox.schemas, tasks, out)
     failed = [episode for episode in episodes if episode.stop_reason == FAILED]
     finished = [episode for episode in episodes if episode.stop_reason != FAILED]
     steps = options["min_steps"], options["max_steps"]
-    fitness = Fitness.of(finished, environment.dialect, *steps)
+    fitness = writing.Fitness.of(finished, environment.dialect, *steps)
     say(*fitness.lines())
     if fitness.fit:
         say(f"next: {_training(out, environment.dialect, *steps)}")
