@@ -79,7 +79,7 @@ _LONGEST_TEXT = 300  # characters of a thought, a call, a passage or an answer i
 @judge_flags
 @config
 def ask(question: str, transcript: Path, as_json: bool, **options: Any) -> None:
-    """Answer QUESTION with tools, and show the supporting evidence.
+    """Answer QUESTION with tools, and show the evidence.
 
     Without options the bundled tiny policy answers questions about the bundled world, such as "What
     is the capital of the country of Mount Bogong?". The steps of the model are shown as they come.

@@ -77,7 +77,7 @@ def gauntlet(
     overwrite: bool,
     **options: Any,
 ) -> None:
-    """Try to cheat a reward, and show which cheats get away with it.
+    """Try to cheat a reward, and show which cheats pay.
 
     Scripted cheats and an honest reader answer questions of the bundled world with its tools, and
     the reward scores them in one batch. Exploitability is what the best cheat earns, divided by

@@ -501,7 +501,7 @@ def agreement(
 
 @click.group()
 def metrics() -> None:
-    """List the metrics, or install them as modules for `evaluate`."""
+    """List the metrics, or install them for `evaluate`."""
 
 
 @metrics.command("list")

@@ -61,9 +61,10 @@ from .options import AT_LEAST_1, FILE, config, echo, exit_unfinished, say
 @click.option("--overwrite", is_flag=True, help="Delete earlier episodes in the file.")
 @config
 def write_episodes(questions: str, out: Path, overwrite: bool, **options: Any) -> None:
-    """Let a served model write expert episodes for the cold start, with real tools.
+    """Let a served model write episodes for the cold start.
 
-    QUESTIONS are 'world', a file, or a dataset on the Hub. Episodes are kept as they end. To
+    The tools are real. QUESTIONS are 'world', a file, or a dataset on the Hub. Episodes are kept as
+    they end. To
     continue after an interruption, to ask again for those that the endpoint did not finish, or to
     add questions or samples, run the command again.
 
