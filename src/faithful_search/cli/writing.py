@@ -64,9 +64,8 @@ def write_episodes(questions: str, out: Path, overwrite: bool, **options: Any) -
     """Let a served model write episodes for the cold start.
 
     The tools are real. QUESTIONS are 'world', a file, or a dataset on the Hub. Episodes are kept as
-    they end. To
-    continue after an interruption, to ask again for those that the endpoint did not finish, or to
-    add questions or samples, run the command again.
+    they end. To continue after an interruption, to ask again for those that the endpoint did not
+    finish, or to add questions or samples, run the command again.
 
     At the end it says how many episodes are fit for the cold start (`faithful-search train sft
     --trajectories`), and why the others are not. All are kept: the cold start filters them itself.
