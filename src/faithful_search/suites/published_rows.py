@@ -7,7 +7,6 @@ raises `NotText`, and a row without question or answers `DataError`.
 
 import base64
 import hashlib
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,11 +16,7 @@ from ..errors import DataError
 Row = dict[str, Any]
 Published = Mapping[str, Any]
 
-_PQAREF = re.compile(
-    r"(?:Instruction|Question)\W{0,4}:?\s*(?P<question>.+?)\s*\n\W*Abstracts?\b.*"
-    r"\n\s*\W*Answer\W{0,4}:\s*(?P<answer>.+)\Z",
-    re.DOTALL | re.IGNORECASE,
-)
+_HEADINGS = {"instruction", "question", "abstract", "abstracts", "answer"}
 
 
 class NotText(Exception):
@@ -102,10 +97,23 @@ def pqaref(row: Published) -> Row:
     """PQAref's: one text with the instruction (the question), abstracts, and the referenced
     answer.
     """
-    match = _PQAREF.search(str(row.get("input", "")))
-    if match is None:
+    parts: dict[str, list[str]] = {}
+    heading = ""
+    for line in str(row.get("input", "")).splitlines():
+        name, colon, rest = line.partition(":")
+        word = name.strip(" \t#*_").lower()
+        if colon and word in _HEADINGS:
+            heading = word.removesuffix("s")
+            parts[heading] = [rest.strip(" \t*_")]
+        elif heading:
+            parts[heading].append(line)
+    texts = {name: "\n".join(lines).strip() for name, lines in parts.items()}
+    question = texts.get("instruction") or texts.get("question")
+    answer = texts.get("answer")
+    in_order = [name for name in parts if name not in ("instruction", "question")]
+    if not question or not answer or in_order != ["abstract", "answer"]:
         raise DataError("its text has no question, abstracts and answer, in this order")
-    return {"question": match["question"].strip(), "answers": [match["answer"].strip()]}
+    return {"question": question, "answers": [answer]}
 
 
 def bioasq(row: Published) -> Row:
