@@ -1,5 +1,5 @@
-"""What the agents of this room share: a question is put to a model in plain messages, tools are
-called here, and an `Attempt` writes down what was done.
+"""What all agents share: they put a question to a model in plain messages and call the tools
+themselves, and an `Attempt` records each step.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from .prompts import filled
 
 DIALECT = "openai"
 """What trajectories of these agents are read as: chat messages with calls, without tags."""
-_PASSAGES_AS_IN = "pou"  # how a passage is written in a prompt: its title, its id, its text
+_PASSAGE_DIALECT = "pou"  # prompts show passages as this dialect does: title, id, text
 
 
 @dataclass(frozen=True)
@@ -98,25 +98,26 @@ class Attempt:
         self.used = Used()
         self._agent = agent
         self._task = task
+        # Episodes of the same task differ in their number, and so sample differently
         self._seed = agent.settings.seed + sample_number(task.id)
         self._session = session
         self._on_step = on_step
 
     async def ask(self, prompt: str, **fields: str) -> Reply:
-        """The model's reply to a prompt of this room (`prompts/<prompt>.md`)."""
+        """The model's reply to the template `prompts/<prompt>.md`, with its `fields` filled in."""
         return await self.reply([{"role": "user", "content": filled(prompt, **fields)}])
 
     async def reply(self, messages: Messages, stop: Sequence[str] = ()) -> Reply:
         """The model's reply. Raises `Stopped` where the episode's tokens are used up."""
         settings = self._agent.settings
-        room = settings.total_tokens - self.used.completion_tokens
-        if room < 1:
+        tokens_left = settings.total_tokens - self.used.completion_tokens
+        if tokens_left < 1:
             raise Stopped("token_limit")
         try:
             reply = await self._agent.model.reply(
                 messages,
                 stop=stop,
-                max_tokens=min(settings.max_tokens, room),
+                max_tokens=min(settings.max_tokens, tokens_left),
                 temperature=settings.temperature,
                 seed=self._seed,
             )
@@ -130,23 +131,27 @@ class Attempt:
     async def call(
         self, think: str | None, calls: Sequence[ToolCall], note: str = ""
     ) -> list[Observation]:
-        """Run the calls of a turn at once, and write down a step for each.
+        """Run the calls of a turn at once, and write down a step for each. A turn without calls
+        becomes one step.
 
         Args:
-            think: the thought before them.
-            note: the response, where there is no call to run.
+            think: the thought before the calls; the first step holds it.
+            calls: the calls, in the order in which the model wrote them.
+            note: what the model is told instead of a tool response, in a turn without calls.
         """
         observations = await self._agent.toolbox.call_together(calls, self._session)
         self.used.calls += len(calls)
-        for number, (call, observation) in enumerate(zip(calls, observations, strict=True)):
+        is_first = True
+        for call, observation in zip(calls, observations, strict=True):
             step = Step(
-                think=None if number else think,
+                think=think if is_first else None,
                 call=call,
                 evidence=observation.evidence,
                 note=observation.note,
-                same_turn=number > 0,
+                same_turn=not is_first,
             )
             self._take(step)
+            is_first = False
         if not calls:
             self._take(Step(think=think, note=note))
         return observations
@@ -168,6 +173,7 @@ class Attempt:
         within which `limits`.
         """
         meta = {**self._agent.described(), "used": msgspec.to_builtins(self.used)}
+        # Judges and tables have to know which fact was changed in the passages of this episode
         if "counterfactual" in self._task.meta:
             meta["counterfactual"] = self._task.meta["counterfactual"]
         if why:
@@ -182,6 +188,7 @@ class Attempt:
             id=self._task.id,
             answers=self._task.answers,
             meta=meta,
+            # The tools ran here, so the model cannot have invented what they returned
             evidence_from="environment" if self.used.calls else "",
         )
 
@@ -192,15 +199,15 @@ class Attempt:
 
 
 class ChatAgent(ABC):
-    """An agent that asks a `ChatModel` in plain messages and calls tools itself; `run` is as
-    `Agent.run`.
+    """An agent that asks a `ChatModel` in plain messages and calls tools itself. It is run like any
+    `rollout.Agent`.
 
     An agent is one file: a subclass with `attempt`. An episode whose endpoint did not answer ends
-    as `FAILED` and is not shown to `on_end`, as with `ServedAgent`.
+    as `FAILED` and is not passed to `on_end`, as with `ServedAgent`.
 
     Attributes:
         needs_tools: whether the agent can only work with a tool.
-        own_turns: `AgentSettings.turns` where they are left open.
+        own_turns: the number of turns where `AgentSettings.turns` is `None`.
 
     Raises:
         ConfigError: it needs a tool and the toolbox has none, or not the one that is named.
@@ -210,7 +217,7 @@ class ChatAgent(ABC):
     own_turns: ClassVar[int] = 1
 
     def __init__(self, model: ChatModel, toolbox: Toolbox, settings: AgentSettings) -> None:
-        self.name = type(self).__module__.rpartition(".")[2]
+        self.name = type(self).__module__.rpartition(".")[2]  # agents are called as their file is
         self.model = model
         self.toolbox = toolbox
         self.settings = settings
@@ -227,7 +234,8 @@ class ChatAgent(ABC):
                 f"tool: no tool {settings.tool!r} that takes a query; there are: "
                 f"{', '.join(searches(toolbox)) or 'none'}"
             )
-        self._passages = dialects.load(_PASSAGES_AS_IN)
+        self._passages = dialects.load(_PASSAGE_DIALECT)
+        # Keeps a retrieved text from writing markup or the control tokens of the chat template
         self._fence = template_fence(self._passages, model.tokenizer)
 
     @property
@@ -244,12 +252,22 @@ class ChatAgent(ABC):
     def run(
         self, tasks: Iterable[Task], on_end: OnEnd = None, on_step: OnStep = None
     ) -> list[Trajectory]:
-        """As `Agent.run`. Not to be called inside a running event loop.
+        """Answer the tasks, `settings.concurrency` at once, and return their trajectories in the
+        order of the tasks. A task that is given twice has two episodes. Not to be called inside a
+        running event loop.
 
-        Raises `JudgeError` when asking is pointless: a wrong key, an unknown model, a server that
-        is not there.
+        Args:
+            tasks: the questions.
+            on_end: called with each trajectory when its episode has ended.
+            on_step: called with the episode's id and each step.
+
+        Raises:
+            JudgeError: asking is pointless: a wrong key, an unknown model, a server that is not
+                there. Judges ask endpoints in the same way, so that the error has their name.
         """
-        named = [msgspec.structs.replace(task, id=name) for task, name, _ in copies(tasks)]
+        episodes = []
+        for task, episode_id, _ in copies(tasks):
+            episodes.append(msgspec.structs.replace(task, id=episode_id))
         self.model.begin()
 
         async def episode(task: Task) -> Trajectory:
@@ -260,7 +278,7 @@ class ChatAgent(ABC):
                 on_end(trajectory)
             return trajectory
 
-        return asyncio.run(map_concurrently(episode, named, self.settings.concurrency))
+        return asyncio.run(map_concurrently(episode, episodes, self.settings.concurrency))
 
     async def _ended(self, attempt: Attempt) -> Trajectory:
         try:

@@ -1,5 +1,6 @@
 """The models that agents ask: one behind an OpenAI-compatible endpoint, or a policy here."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, Self
@@ -95,11 +96,18 @@ class ServedModel:
         timeout: float = 120.0,
         concurrency: int = 16,
     ) -> None:
-        self.endpoint = Endpoint(url, model, key, timeout, 3 * timeout, concurrency=concurrency)
+        self.endpoint = Endpoint(
+            url=url,
+            model=model,
+            key=key,
+            timeout=timeout,
+            patience=3 * timeout,  # retries included
+            concurrency=concurrency,
+        )
         self.name = model
         self.stats = Stats()
 
-    @cached_property
+    @cached_property  # a missing key is an error when a run begins, not before
     def _llm(self) -> LLM:
         return LLM(with_key(self.endpoint), self.stats)
 
@@ -180,7 +188,7 @@ class PolicyModel:
         return cls(generator, source, window, batch)
 
     def begin(self) -> None:
-        """Nothing is left of a run before."""
+        """Does nothing: a policy here keeps nothing from one run to the next."""
 
     async def reply(
         self,
@@ -206,8 +214,9 @@ class PolicyModel:
         none, as plain text.
         """
         tokenizer = self.tokenizer
+        opening: list[int] = []
         if tokenizer.chat_template:
-            text, opening = templated(tokenizer, messages, "the agent's messages"), []
+            text = templated(tokenizer, messages, "the agent's messages")
         else:
             text = "\n\n".join(message["content"] for message in messages) + "\n\n"
             opening = opening_ids(tokenizer)
@@ -215,10 +224,14 @@ class PolicyModel:
         return [*opening, *encoded["input_ids"]]
 
     def _generate(self, rows: Sequence[_Prompt]) -> list[Reply]:
-        """A reply for each row; rows that are sampled alike go together."""
-        groups: dict[tuple[tuple[str, ...], float], list[int]] = {}
+        """A reply for each row, in their order.
+
+        The generator samples a batch with one temperature and the same stop strings, so that rows
+        are grouped by these.
+        """
+        groups: defaultdict[tuple[tuple[str, ...], float], list[int]] = defaultdict(list)
         for number, row in enumerate(rows):
-            groups.setdefault((row.stop, row.temperature), []).append(number)
+            groups[row.stop, row.temperature].append(number)
         replies: dict[int, Reply] = {}
         for (stop, temperature), numbers in groups.items():
             limits = [rows[number].max_tokens for number in numbers]
@@ -240,6 +253,7 @@ class PolicyModel:
 
 
 def _until(text: str, stop: Sequence[str]) -> str:
-    """The text up to the first of the stop strings."""
+    """The text before the stop string that comes first in it; all of it without one."""
     places = [text.index(string) for string in stop if string in text]
-    return text[: min(places, default=len(text))]
+    end = min(places, default=len(text))
+    return text[:end]

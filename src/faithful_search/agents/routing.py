@@ -10,6 +10,7 @@ from .react import React
 
 class Routing(React):
     def actions(self) -> str:
+        """A line for each tool: its name, what it does, and which arguments it takes."""
         lines = []
         for schema in self.toolbox.schemas:
             function = schema["function"]
@@ -18,4 +19,5 @@ class Routing(React):
         return "\n".join(lines)
 
     def calls(self, action: str, arguments: dict[str, Any]) -> list[ToolCall]:
+        """The call of the tool that the model named, whether there is such a tool or not."""
         return [ToolCall(action, arguments)]

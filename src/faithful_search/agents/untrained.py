@@ -19,11 +19,14 @@ from .base import AgentSettings
 from .models import ChatModel, PolicyModel, ServedModel
 
 SERVED, HERE = "openai", "search_r1"
+"""The dialects by default: of a model behind an endpoint, and of a policy here."""
 TURNS = 10
+"""The number of turns by default."""
 
 
 class Untrained:
-    """`ServedAgent` for an endpoint, `Engine` for a policy here.
+    """An agent that runs a model behind an endpoint as `ServedAgent` does, and a policy here as
+    `Engine` does.
 
     Raises:
         ConfigError: the model is neither, or the dialect cannot be served.
@@ -57,7 +60,9 @@ class Untrained:
     def run(
         self, tasks: Iterable[Task], on_end: OnEnd = None, on_step: OnStep = None
     ) -> list[Trajectory]:
-        """As `Agent.run`; each trajectory's `meta` is as that of the other agents."""
+        """As `rollout.Agent.run`. The `meta` of each trajectory has the agent, the model, the
+        limits and what was used, as with the other agents.
+        """
 
         def ended(trajectory: Trajectory) -> None:
             if on_end is not None:
@@ -82,7 +87,7 @@ class Untrained:
             dialect=settings.dialect or SERVED,
             key=endpoint.key,
         )
-        agent.stats = model.stats
+        agent.stats = model.stats  # so that this model's counts include the agent's requests
         return agent
 
     def _here(self, model: PolicyModel, toolbox: Toolbox) -> Engine:
@@ -108,23 +113,25 @@ class Untrained:
                 "max_tokens": self.settings.max_tokens,
                 "total_tokens": self.settings.total_tokens,
             },
-            **trajectory.meta,
+            **trajectory.meta,  # a `ServedAgent` has written some of these itself
         }
-        if trajectory.tokens is not None:
+        if trajectory.tokens is not None:  # an episode of the engine, which counts nothing itself
             meta["used"] = msgspec.to_builtins(_used(trajectory))
         return msgspec.structs.replace(trajectory, meta=meta)
 
 
 def _used(trajectory: Trajectory) -> Used:
-    """What an episode of the engine cost, counted as an endpoint would: each turn reads all that
-    stands before it.
+    """What an episode of the engine cost, counted as an endpoint would count it: each turn is a
+    request whose prompt is all that stands before it.
     """
     tokens = trajectory.tokens
     assert tokens is not None
-    prompts = sum(len(tokens.prompt_ids) + start for start, _, _ in tokens.turns)
+    prompt_tokens = 0
+    for start, _, _ in tokens.turns:
+        prompt_tokens += len(tokens.prompt_ids) + start
     return Used(
         requests=len(tokens.turns),
         calls=sum(step.call is not None for step in trajectory.steps),
-        prompt_tokens=prompts,
-        completion_tokens=sum(tokens.mask),
+        prompt_tokens=prompt_tokens,
+        completion_tokens=sum(tokens.mask),  # 1 for each token that the policy sampled
     )

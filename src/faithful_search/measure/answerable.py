@@ -12,7 +12,7 @@ can still be answered by an agent that searches better, knows the answer or gues
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import combinations, islice
+from itertools import chain, combinations, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -263,15 +263,18 @@ class Presence(NamedTuple):
 
 def look_up(tasks: Iterable[Task], passages: Iterable[Evidence]) -> Presence:
     """Which gold passages of the tasks are among the passages."""
-    needed = {key for task in tasks for keys in gold_of(task).values() for key in keys}
+    needed: set[Key] = set()
+    for task in tasks:
+        needed.update(*gold_of(task).values())
     present: set[Key] = set()
     titles: dict[str, str] = {}
     for passage in passages:
-        by_id, by_title = (_ID, passage.source), _title_key(passage.title)
-        if by_title in needed:
-            present.add(by_title)
-        if by_id in needed:
-            present.add(by_id)
+        id_key = (_ID, passage.source)
+        title_key = _title_key(passage.title)
+        if title_key in needed:
+            present.add(title_key)
+        if id_key in needed:
+            present.add(id_key)
             titles[passage.source] = passage.title
     return Presence(frozenset(present), titles)
 
@@ -321,14 +324,19 @@ def run_lookup(
         open_rows: list[QuestionLookup] = []
         with progress_bar(desc="searching", total=len(missing), unit="question") as bar:
             for part in chunks(missing, _BATCH):
-                made = _rows(part, search, presence, depth, failed)
-                ready = [row for row in made if _is_complete(row) or passages is None]
-                open_rows += [row for row in made if row not in ready]
-                rows.add(ready)
+                complete: list[QuestionLookup] = []
+                for row in _rows(part, search, presence, depth, failed):
+                    # Only a reading of the whole corpus can tell that no passage has the answer
+                    if passages is None or _is_complete(row):
+                        complete.append(row)
+                    else:
+                        open_rows.append(row)
+                rows.add(complete)
                 bar.update(len(part))
         if open_rows and passages:
             rows.add(_with_strings(open_rows, passages()))
-        result = summarise([rows.kept[task.id] for task in tasks if task.id in rows.kept], limits)
+        all_rows = [rows.kept[task.id] for task in tasks if task.id in rows.kept]
+        result = summarise(all_rows, limits)
     result = msgspec.structs.replace(result, failed=failed)
     write_metrics(folder / RESULTS, {**msgspec.to_builtins(result), "settings": settings})
     return result
@@ -344,20 +352,18 @@ def _rows(
     """The rows of some tasks, whose queries are searched together. A task with a search that failed
     has none; `failed` gets the reason.
     """
-    queries: list[tuple[str, str]] = []
-    bounds = [0]
-    for task in tasks:
-        queries += queries_of(task, _titles(task, presence))
-        bounds.append(len(queries))
-    outcomes = search([text for text, _ in queries], depth)
+    queries_by_task = [queries_of(task, _titles(task, presence)) for task in tasks]
+    texts = [text for text, _ in chain.from_iterable(queries_by_task)]
+    all_outcomes = iter(search(texts, depth))
     rows = []
-    for task, start, end in zip(tasks, bounds, bounds[1:], strict=False):
-        errors = [outcome for outcome in outcomes[start:end] if isinstance(outcome, ToolError)]
+    for task, queries in zip(tasks, queries_by_task, strict=True):
+        outcomes = list(islice(all_outcomes, len(queries)))
+        errors = [outcome for outcome in outcomes if isinstance(outcome, ToolError)]
         if errors:
             failed[task.id] = str(errors[0])
             continue
-        results = [outcome for outcome in outcomes[start:end] if isinstance(outcome, list)]
-        rows.append(_row(task, queries[start:end], results, presence))
+        results = [outcome for outcome in outcomes if isinstance(outcome, list)]
+        rows.append(_row(task, queries, results, presence))
     return rows
 
 
@@ -369,7 +375,7 @@ def _row(
 ) -> QuestionLookup:
     gold = gold_of(task)
     closed = is_closed(task)
-    searches = []
+    searched = []
     for (text, kind), passages in zip(queries, results, strict=True):
         answer = None
         if not closed:
@@ -377,15 +383,15 @@ def _row(
         ranks = []
         for keys in gold.values():
             ranks.append(_rank(_is_gold(passage, keys) for passage in passages))
-        searches.append(Query(text, kind, answer, tuple(ranks)))
+        searched.append(Query(text, kind, answer, tuple(ranks)))
     in_corpus: list[bool | None] = []
     for place, keys in enumerate(gold.values()):
-        is_found = any(query.gold[place] for query in searches)
+        is_found = any(query.gold[place] for query in searched)
         if presence is not None:
             in_corpus.append(is_found or not presence.keys.isdisjoint(keys))
         else:
             in_corpus.append(True if is_found else None)
-    is_retrieved = any(query.answer for query in searches)
+    is_retrieved = any(query.answer for query in searched)
     return QuestionLookup(
         id=task.id,
         question=task.question,
@@ -393,13 +399,15 @@ def _row(
         closed=closed,
         gold=tuple(gold),
         in_corpus=tuple(in_corpus),
-        queries=tuple(searches),
+        queries=tuple(searched),
         answer_in_corpus=True if is_retrieved else None,
     )
 
 
 def _titles(task: Task, presence: Presence | None) -> list[str]:
-    """The titles of the gold passages; of ids where the corpus has them."""
+    """The titles of the gold passages that the task names by title, and of those that it names by
+    id, as far as the corpus was read and has them.
+    """
     if presence is None:
         return list(task.supporting_titles)
     by_id = [presence.titles[id] for id in task.supporting_ids if presence.titles.get(id)]
@@ -407,22 +415,24 @@ def _titles(task: Task, presence: Presence | None) -> list[str]:
 
 
 def _is_complete(row: QuestionLookup) -> bool:
+    """Whether the row needs no look at the other passages of the corpus."""
     return row.closed or row.answer_in_corpus is not None
 
 
 def _with_strings(
     rows: Sequence[QuestionLookup], passages: Iterable[Evidence]
 ) -> list[QuestionLookup]:
-    """The rows, with whether any passage holds their answer. Reads until all are found."""
+    """The rows, with `answer_in_corpus` filled in. Reads passages until one holds the answer of
+    each row, at worst the whole corpus.
+    """
     remaining = {row.id: row for row in rows}
-    held: set[str] = set()
     for passage in progress_bar(iterable=passages, desc="looking for answers", unit="passage"):
-        for id in [id for id, row in remaining.items() if holds_answer(passage, row.answers)]:
-            held.add(id)
-            del remaining[id]
+        answered = [row for row in remaining.values() if holds_answer(passage, row.answers)]
+        for row in answered:
+            del remaining[row.id]
         if not remaining:
             break
-    return [msgspec.structs.replace(row, answer_in_corpus=row.id in held) for row in rows]
+    return [msgspec.structs.replace(row, answer_in_corpus=row.id not in remaining) for row in rows]
 
 
 def holds_answer(passage: Evidence, answers: Sequence[str]) -> bool:
@@ -525,13 +535,15 @@ def gold_warning(tasks: Iterable[Task], passages: Iterable[Evidence]) -> str | N
     annotated = [task for task in islice(tasks, CHECKED) if gold_of(task)]
     if not annotated:
         return None
-    few = list(islice(passages, MOST_PASSAGES + 1))
-    if len(few) > MOST_PASSAGES:
+    corpus = list(islice(passages, MOST_PASSAGES + 1))
+    if len(corpus) > MOST_PASSAGES:
         return None
-    present = look_up(annotated, few).keys
+    present = look_up(annotated, corpus).keys
     complete = 0
     for task in annotated:
-        complete += all(not present.isdisjoint(keys) for keys in gold_of(task).values())
+        gold = gold_of(task).values()
+        if all(not present.isdisjoint(keys) for keys in gold):
+            complete += 1
     if complete >= FEW * len(annotated):
         return None
     return (

@@ -2,7 +2,7 @@
 
 A few questions are played through with a stand-in for the model, which is never satisfied: it
 searches again until its turns are used up, in replies of full length. So its requests are the most
-that an episode can have, and the first of them is the least.
+that an episode can have. The least is the first of them alone: a model that answers at once.
 """
 
 import re
@@ -126,7 +126,7 @@ class StandIn:
         self.prompts.append(sum(map(self._count, texts)))
         actions = _ACTION.search(texts[0])
         action = "search" if actions is None else actions[1]
-        thought = _WORD * (max_tokens * CHARACTERS_PER_TOKEN // len(_WORD))
+        thought = _thought_of_length(max_tokens)
         query = "<|begin_search_query|>words<|end_search_query|>"
         return self._reply(f"Thought: {thought}{query}\nAction: {action}\nAction Input: words")
 
@@ -139,24 +139,30 @@ def expected_of_played(
     max_tokens: int,
     total_tokens: int,
 ) -> Expected:
-    """What an agent that asks the stand-in would ask its model for all these tasks, from those that
-    are `played`. Its replies have at most `max_tokens`, those of an episode `total_tokens`.
+    """What an agent would ask its model for all these tasks, measured on a few of them.
+
+    Args:
+        agent: the agent, which asks `model`.
+        tasks: all tasks.
+        played: the few that are played.
+        max_tokens: tokens of a reply at most.
+        total_tokens: tokens of all replies of an episode at most.
     """
-    firsts = []
+    first_prompt_tokens = []
     requests = []
-    prompts = []
+    prompt_tokens = []
     for task in played:
-        agent.run([task])
-        firsts.append(sum(model.prompts[:1]))
+        agent.run([task])  # it calls `model.begin`, so that `prompts` are of this episode alone
+        first_prompt_tokens.append(sum(model.prompts[:1]))  # 0 for an agent that asked nothing
         requests.append(len(model.prompts))
-        prompts.append(sum(model.prompts))
+        prompt_tokens.append(sum(model.prompts))
     most_requests = _scaled(requests, tasks)
     return Expected(
         episodes=len(tasks),
         least_requests=len(tasks),
         most_requests=most_requests,
-        least_prompt_tokens=_scaled(firsts, tasks),
-        most_prompt_tokens=_scaled(prompts, tasks),
+        least_prompt_tokens=_scaled(first_prompt_tokens, tasks),
+        most_prompt_tokens=_scaled(prompt_tokens, tasks),
         most_completion_tokens=min(most_requests * max_tokens, len(tasks) * total_tokens),
     )
 
@@ -164,28 +170,37 @@ def expected_of_played(
 def expected_of_turns(
     prompts: Sequence[int], response: int, tasks: Sequence[Task], turns: int, max_tokens: int
 ) -> Expected:
-    """What an agent would ask whose every request repeats all that came before it.
+    """What an agent would ask for all these tasks if each request repeats all that came before it.
 
     ```
     most prompt tokens of an episode = T·p + (r + m)·T·(T − 1) / 2
     ```
 
-    with T turns, a first prompt of p tokens (`prompts` are those of a few tasks), a tool response
-    of r tokens and replies of m.
+    Args:
+        prompts: the tokens p of the first prompts of a few tasks.
+        response: the tokens r of a tool response.
+        tasks: all tasks.
+        turns: the number of turns of an episode, T.
+        max_tokens: the tokens m of a reply at most.
     """
-    later = (response + max_tokens) * turns * (turns - 1) // 2
+    repeated = (response + max_tokens) * turns * (turns - 1) // 2
     return Expected(
         episodes=len(tasks),
         least_requests=len(tasks),
         most_requests=len(tasks) * turns,
         least_prompt_tokens=_scaled(prompts, tasks),
-        most_prompt_tokens=turns * _scaled(prompts, tasks) + len(tasks) * later,
+        most_prompt_tokens=turns * _scaled(prompts, tasks) + len(tasks) * repeated,
         most_completion_tokens=len(tasks) * turns * max_tokens,
     )
 
 
+def _thought_of_length(tokens: int) -> str:
+    """A text without meaning of about so many tokens."""
+    return _WORD * (tokens * CHARACTERS_PER_TOKEN // len(_WORD))
+
+
 def _scaled(measured: Sequence[int], tasks: Sequence[Task]) -> int:
-    """The sum over all tasks, from that over a few."""
+    """The sum over all tasks, from the values that were measured on a few."""
     return round(sum(measured) / len(measured) * len(tasks))
 
 
@@ -195,20 +210,21 @@ def stand_in_episode(
     """An episode that searches in each of its turns, thinks at full length, cites what it reads and
     answers wrongly: what a judge would be asked about most.
     """
-    thought = _WORD * (max_tokens * CHARACTERS_PER_TOKEN // len(_WORD))
+    thought = _thought_of_length(max_tokens)
     steps = []
-    refs: tuple[str, ...] = ()
+    refs: tuple[str, ...] = ()  # the ids of the last search's passages, which the next step cites
     for turn in range(turns):
         evidence = tuple(
             Evidence(text="x" * PASSAGE_CHARACTERS, id=f"E{turn * passages + number + 1}")
             for number in range(passages)
         )
         call = ToolCall("local_search", {"query": f"{task.question} {turn}"})
-        helpful = True if refs else None
+        helpful = True if refs else None  # the first step has nothing yet to give a verdict on
         steps.append(Step(think=thought, helpful=helpful, refs=refs, call=call, evidence=evidence))
         refs = tuple(passage.id for passage in evidence)
     answer = f"not {' nor '.join(task.answers)}"
-    steps.append(Step(think=thought, helpful=True if refs else None, refs=refs, answer=answer))
+    helpful = True if refs else None
+    steps.append(Step(think=thought, helpful=helpful, refs=refs, answer=answer))
     return Trajectory(
         steps=tuple(steps),
         question=task.question,

@@ -54,9 +54,9 @@ class Crossed(NamedTuple):
     """The values of a metric by run and question.
 
     Attributes:
-        values: of shape (runs, questions). The mean over questions is the run's value. Where it is
-            no mean of one value a question, they are what each question adds to it: the
-            pseudo-values of its jackknife.
+        values: of shape (runs, questions). The mean of a row is the run's value. For a `POOLED`
+            result, which is not a mean over questions, they are the pseudo-values of its jackknife:
+            what each question adds to the run's value.
         n: the number of questions with a value in at least one run.
         shares: whether all rollouts have the value 0 or 1.
     """
@@ -116,8 +116,10 @@ def difference_over_seeds(
     such as a cold start, is taken as it is: the interval then is for this start. Raises `DataError`
     without a run.
     """
+    # The columns of both tables have to be the same questions in the same order
     questions = dict.fromkeys(chain.from_iterable(run.questions for run in (*before, *after)))
-    first, second = crossed(before, metric, questions), crossed(after, metric, questions)
+    first = crossed(before, metric, questions)
+    second = crossed(after, metric, questions)
     if first is None or second is None:
         return NOTHING
     return difference_of_tables(first, second)
@@ -137,11 +139,15 @@ def mean_of_sets(tables: Sequence[Crossed]) -> Estimate:
 def difference_of_tables(first: Crossed, second: Crossed) -> Estimate:
     """The mean of the second table minus that of the first, paired by question."""
     change = second.values.mean(axis=0) - first.values.mean(axis=0)
-    shares = first.shares and second.shares
-    smallest = 1 / min(len(first.values), len(second.values)) if shares else None
+    smallest = None
+    bounds = UNBOUNDED
+    if first.shares and second.shares:
+        # A mean of S values 0 or 1 changes by 1/S at least
+        smallest = 1 / min(len(first.values), len(second.values))
+        bounds = (-1.0, 1.0)
     paired = difference_ci(change, smallest)
     sides = [_spread(table.values.mean(axis=1), _residual(table)) for table in (first, second)]
-    estimate = _widened(paired, sides, (-1.0, 1.0) if shares else UNBOUNDED)
+    estimate = _widened(paired, sides, bounds)
     return msgspec.structs.replace(estimate, n=min(first.n, second.n))
 
 
@@ -150,7 +156,7 @@ def crossed(
 ) -> Crossed | None:
     """The values of a metric by run and question; `None` where a run has no value.
 
-    `questions` are those of all runs by default.
+    `questions` are the columns of the table, in this order; by default the questions of all runs.
     """
     if not runs:
         raise DataError("no run to take a mean of")
@@ -169,6 +175,8 @@ def crossed(
 
 
 class _Row(NamedTuple):
+    """The values of one run: a row of `Crossed`, and which questions have a value at all."""
+
     values: Floats
     with_value: NDArray[np.bool_]
     shares: bool
@@ -178,44 +186,52 @@ def _by_question(run: Evaluation, metric: str, questions: Sequence[str]) -> _Row
     """What each question adds to the run's value, (questions,); `None` where it has no value."""
     places = {question: place for place, question in enumerate(questions)}
     if metric in POOLED:
+        # The result is a function of the sums of these columns over all rollouts
         columns_of, function = POOLED[metric]
         columns = columns_of(run)
         if not columns:
             return None
         table = as_table(columns, list(columns), len(run.questions))
         units = np.array([places[question] for question in run.questions])
+        # Questions that only other runs were asked may come last, and their sums are zeros
         sums = np.zeros((len(questions), table.shape[1]))
         sums[: units.max() + 1] = sums_by_unit(table, units)
         value, pseudo_values = jackknife(sums, lambda drawn: function(by_name(columns, drawn)))
         if math.isnan(value) or np.isnan(pseudo_values).any():
             return None
         with_value: NDArray[np.bool_] = np.any(sums, axis=1)
-        # The mean of pseudo-values differs a little from the value
-        return _Row(pseudo_values + value - pseudo_values.mean(), with_value, shares=False)
+        # The mean of the pseudo-values differs a little from the run's value: shift them to it
+        shifted = pseudo_values + value - pseudo_values.mean()
+        return _Row(shifted, with_value, shares=False)
     column = run.values.get(metric, [])
     means = question_means(run.questions, column) if column else {}
     if not means:
         return None
     with_value = np.array([question in means for question in questions], dtype=np.bool_)
     values = np.array([means.get(question, 0.0) for question in questions])
-    mean = values.sum() / with_value.sum()
-    # A question without a value moves the mean nowhere, and the others so much the more
-    weights = with_value * (len(questions) / with_value.sum())
+    count = with_value.sum()
+    mean = values.sum() / count
+    # The mean of the row has to be the mean over the questions with a value: one without stands at
+    # the mean, and the distances of the others from it are so much the larger
+    weights = with_value * (len(questions) / count)
+    weighted = mean + weights * (values - mean)
     shares = are_shares(np.array([value for value in column if value is not None]))
-    return _Row(mean + weights * (values - mean), with_value, shares)
+    return _Row(weighted, with_value, shares)
 
 
 def _residual(table: Crossed) -> float:
-    """The variance of the mean that neither seeds nor questions explain."""
+    """C: the variance of the mean that neither seeds nor questions explain."""
     values = table.values
     runs, questions = values.shape
     if runs < 2 or questions < 2:
         return 0.0
     residuals = values - values.mean(axis=0) - values.mean(axis=1, keepdims=True) + values.mean()
-    return float((residuals**2).sum()) / ((runs - 1) * (questions - 1)) / (runs * questions)
+    variance = float((residuals**2).sum()) / ((runs - 1) * (questions - 1))
+    return variance / (runs * questions)
 
 
 def _spread(means_of_runs: Floats, residual: float) -> Spread:
+    """How far runs with these means are apart; a single run is not apart from anything."""
     runs = len(means_of_runs)
     variance = float(means_of_runs.var(ddof=1)) / runs if runs > 1 else 0.0
     return Spread(runs, variance, residual)
@@ -238,29 +254,36 @@ def _over_questions(table: Crossed) -> Estimate:
 
 
 def _widened(questions: Estimate, sides: Sequence[Spread], bounds: tuple[float, float]) -> Estimate:
-    """An interval over questions, widened by what the seeds of each side add."""
-    value, low, high, stderr = questions.value, questions.low, questions.high, questions.stderr
+    """An interval over questions, widened by what the seeds of each side add: the wider of the two
+    formulas at the top of this file.
+    """
+    value, low, high = questions.value, questions.low, questions.high
+    stderr = questions.stderr
     if value is None or low is None or high is None or stderr is None:
         return questions
     several = [side for side in sides if side.runs > 1]
     between = sum(side.between for side in several)
-    added = between - sum(side.residual for side in several)
+    added = between - sum(side.residual for side in several)  # E
     if added <= 0:
         return questions
-    # Welch's degrees of freedom; those of a single side are its runs less one
-    freedom = between**2 / sum(side.between**2 / (side.runs - 1) for side in several)
-    of_seeds = t_quantile(0.975, freedom) * math.sqrt(added)
+    # MOVER. Welch's degrees of freedom; those of a single side are its runs less one
+    seeds_freedom = between**2 / sum(side.between**2 / (side.runs - 1) for side in several)
+    seeds_half = t_quantile(0.975, seeds_freedom) * math.sqrt(added)
+    mover_below = math.hypot(value - low, seeds_half)
+    mover_above = math.hypot(high - value, seeds_half)
+    # Student's t of B + E, whose degrees of freedom are Satterthwaite's
     variance = stderr**2 + added
-    uncertainty = stderr**4 / max(questions.n - 1, 1)
+    questions_freedom = max(questions.n - 1, 1)
+    variance_of_variance = stderr**4 / questions_freedom
     for side in several:
-        uncertainty += side.between**2 / (side.runs - 1)
-        uncertainty += side.residual**2 / ((side.runs - 1) * max(questions.n - 1, 1))
-    freedom = max(1.0, variance**2 / uncertainty)
-    at_least = t_quantile(0.975, freedom) * math.sqrt(variance)
+        variance_of_variance += side.between**2 / (side.runs - 1)
+        variance_of_variance += side.residual**2 / ((side.runs - 1) * questions_freedom)
+    freedom = max(1.0, variance**2 / variance_of_variance)
+    student_half = t_quantile(0.975, freedom) * math.sqrt(variance)
     least, most = bounds
     return msgspec.structs.replace(
         questions,
-        low=max(least, value - max(math.hypot(value - low, of_seeds), at_least)),
-        high=min(most, value + max(math.hypot(high - value, of_seeds), at_least)),
+        low=max(least, value - max(mover_below, student_half)),
+        high=min(most, value + max(mover_above, student_half)),
         stderr=math.sqrt(variance),
     )

@@ -151,6 +151,7 @@ class SuiteResults(Measured, msgspec.Struct, frozen=True):
             for metric in metrics:
                 estimate = run.rows.get(metric)
                 cell = interval(estimate)
+                # `n` is told where the result has a value for only some of the questions
                 if estimate is not None and estimate.n not in (0, questions):
                     cell += f" n={estimate.n}"
                 cells.append(cell)
@@ -162,16 +163,19 @@ class SuiteResults(Measured, msgspec.Struct, frozen=True):
         return rows
 
     def _macro_cell(self, mean: MacroMean) -> str:
-        """A macro mean, and of how many sets it is where some lack the result; none of one set."""
+        """The macro mean, and the number of its sets where some lack the result. A dash where fewer
+        than two sets have it.
+        """
         if len(mean.sets) < 2:
             return "-"
-        return interval(mean) + (
-            "" if len(mean.sets) == len(self.sets) else f" of {len(mean.sets)}"
-        )
+        cell = interval(mean)
+        if len(mean.sets) < len(self.sets):
+            cell += f" of {len(mean.sets)}"
+        return cell
 
 
 def mean_at(samples: int) -> str:
-    """What the mean over several rollouts of each question is called; empty for one rollout.
+    """What a table's title says of the number of rollouts of each question; nothing of one rollout.
 
     Example:
         >>> mean_at(4), mean_at(1)

@@ -33,7 +33,8 @@ def main(argv: Sequence[str] | None = None, recipe: str = "") -> dict[str, Any]:
 
     script = parse(arguments)
     if script.estimate:
-        print(estimate(*sets_of(script)))
+        scripts, tasks = sets_of(script)
+        print(estimate(scripts, tasks))
         return {}
     out = Path(script.out)
     with owned(out, resume=may_go_on(script), overwrite=script.overwrite):
@@ -44,7 +45,7 @@ def main(argv: Sequence[str] | None = None, recipe: str = "") -> dict[str, Any]:
         models = Models()
         results = measure(script, script.load_judge(), models)
         print(table_of(script, results))
-        if models.chat is not None:
+        if models.chat is not None:  # an agent asked it; a policy is not a chat model
             print(f"\n{used_line(script, models)}")
         refuse_failed(results.values())
         return {name: evaluation.to_dict() for name, evaluation in results.items()}
@@ -61,7 +62,7 @@ def check(argv: Sequence[str]) -> None:
     check_model(script.compare_with, script.dialect, "compare_with")
     if script.suite is not None:
         for question_set in load_suite(script).sets:
-            of_set(script, question_set)
+            of_set(script, question_set)  # raises for a set that cannot be measured
     check_folder(script.out, may_go_on(script), script.overwrite)
     flags.announce()
 
@@ -74,11 +75,14 @@ def parse(argv: Sequence[str] | None = None) -> EvaluationArguments:
 
 
 def may_go_on(script: EvaluationArguments) -> bool:
-    """Whether the evaluation in --out, if there is one, may be gone on with: `prepare` says what
-    that needs. One that has ended is only read again, and only a suite has sets that it may lack.
+    """Whether an earlier evaluation in --out may be continued.
+
+    One that was interrupted may, if `prepare` finds the same settings. One that has ended may only
+    with --suite and --resume: the suite may have new sets, and the others are read again.
     """
     is_unfinished = (Path(script.out) / UNFINISHED).exists()
-    return is_unfinished or (script.suite is not None and script.resume)
+    is_resumed_suite = script.suite is not None and script.resume
+    return is_unfinished or is_resumed_suite
 
 
 def table_of(script: EvaluationArguments, evaluations: dict[str, Evaluation]) -> str:
@@ -100,7 +104,8 @@ def table_of(script: EvaluationArguments, evaluations: dict[str, Evaluation]) ->
 
 def _calls(evaluation: Evaluation) -> str:
     """The number of calls of each tool; names that the policy made up come last."""
-    counts = {**dict.fromkeys(evaluation.tool_calls, 0), **tool_counts(evaluation.trajectories)}
+    counts = dict.fromkeys(evaluation.tool_calls, 0)  # tools that were never called are shown, too
+    counts.update(tool_counts(evaluation.trajectories))
     parts = []
     for tool, count in counts.items():
         note = "" if tool in evaluation.tool_calls else " (unknown)"

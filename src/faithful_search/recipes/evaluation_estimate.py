@@ -27,7 +27,7 @@ from ..measure.expected import (
 from ..measure.report import aligned
 from ..measure.suite import default_rewards
 from ..tasks import Task
-from .evaluation_models import REPLY_TOKENS, settings_of
+from .evaluation_models import REPLY_TOKENS, settings_of as agent_settings_of
 from .evaluation_run import toolbox_of
 from .evaluation_settings import UNTRAINED, EvaluationArguments
 
@@ -37,8 +37,11 @@ _ALL = "all"
 
 
 def estimate(scripts: dict[str, EvaluationArguments], tasks: dict[str, Sequence[Task]]) -> str:
-    """What the evaluations would ask, in words and a table; the flags and the questions of each are
-    given by the name of its set.
+    """What the evaluations would ask, in words and a table.
+
+    Args:
+        scripts: the flags of each evaluation, by the name of its question set.
+        tasks: the questions of each, by the same names.
 
     Raises `ConfigError` where no endpoint would be asked.
     """
@@ -62,9 +65,11 @@ def estimate(scripts: dict[str, EvaluationArguments], tasks: dict[str, Sequence[
 
 
 def _of_the_model(scripts: dict[str, EvaluationArguments], tasks: dict[str, Sequence[Task]]) -> str:
+    """What the model behind `--endpoint` would be asked: a row for each set, and one for all."""
     expected = {name: _expected(script, tasks[name]) for name, script in scripts.items()}
+    together = total(expected.values())
     if len(expected) > 1:
-        expected[_ALL] = total(expected.values())
+        expected[_ALL] = together
     script = next(iter(scripts.values()))
     header = ["set", "episodes", "requests", "prompt tokens", "reply tokens"]
     rows = [header]
@@ -80,25 +85,25 @@ def _of_the_model(scripts: dict[str, EvaluationArguments], tasks: dict[str, Sequ
         )
     cost = "its cost is unknown without --prices"
     if script.prices is not None:
-        most = list(expected.values())[-1].cost(prices_of(script.prices, "--prices"))
+        most = together.cost(prices_of(script.prices, "--prices"))
         cost = f"it costs at most {most:.4f}"
     return f"{script.subject} at {script.endpoint}: {cost}\n\n{aligned(rows)}"
 
 
 def _expected(script: EvaluationArguments, tasks: Sequence[Task]) -> Expected:
     """What the agent would ask on one set."""
-    settings = settings_of(script)
+    settings = agent_settings_of(script)
     name = cast(str, script.agent_name)
     with toolbox_of(script) as toolbox:
         played = _played(tasks)
         episodes = _with_controls(script, tasks)
-        passages = AssumedPassages(toolbox, cast(int, script.search_top_k))
+        unasked_tools = AssumedPassages(toolbox, cast(int, script.search_top_k))
         if name == UNTRAINED:
             served = ServedModel(script.model, script.endpoint)
-            agent = open_agent(name, served, passages, settings)
+            agent = open_agent(name, served, unasked_tools, settings)
             return _expected_of_served(agent, played, episodes, script)
         model = StandIn(tokens_of, lambda text: Reply(text))
-        agent = open_agent(name, model, passages, settings)
+        agent = open_agent(name, model, unasked_tools, settings)
         return expected_of_played(
             agent, model, episodes, played, settings.max_tokens, settings.total_tokens
         )
@@ -107,20 +112,24 @@ def _expected(script: EvaluationArguments, tasks: Sequence[Task]) -> Expected:
 def _expected_of_served(
     agent: Any, played: Sequence[Task], episodes: Sequence[Task], script: EvaluationArguments
 ) -> Expected:
-    """What the untrained agent would ask, whose server writes and reads calls itself."""
+    """What the untrained agent would ask. No stand-in can play it, since its calls are read by the
+    server: its requests are computed from its first prompt and one tool response.
+    """
+    dialect = agent.dialect
     schemas = agent.toolbox.schemas
     prompts = []
     for task in played:
-        texts = [
-            str(message["content"]) for message in agent.dialect.prompt(task.question, schemas)
-        ]
-        # In the dialect openai the schemas are sent beside the messages
-        beside = str(schemas) if agent.dialect.name == untrained.SERVED else ""
-        prompts.append(tokens_of("".join([*texts, beside])))
+        texts = [str(message["content"]) for message in dialect.prompt(task.question, schemas)]
+        if dialect.name == untrained.SERVED:  # it sends the schemas beside the messages
+            texts.append(str(schemas))
+        prompts.append(tokens_of("".join(texts)))
     top_k = cast(int, script.search_top_k)
-    [search, _] = stand_in_episode(played[0], top_k, 1, 1, agent.dialect.name).steps
-    response = agent.dialect.render_observation(search.evidence)
-    max_tokens = settings_of(script).max_tokens
+    episode = stand_in_episode(
+        played[0], passages=top_k, turns=1, max_tokens=1, dialect=dialect.name
+    )
+    search = episode.steps[0]
+    response = dialect.render_observation(search.evidence)
+    max_tokens = agent_settings_of(script).max_tokens
     return expected_of_turns(prompts, tokens_of(response), episodes, agent.turns, max_tokens)
 
 
@@ -132,17 +141,19 @@ def _of_the_judge(
     """What the judge would be asked, were all turns used for searches and all answers wrong."""
     requests = prompt_tokens = reply_tokens = 0
     for name, script in scripts.items():
+        # Asks nothing, and counts in `stats` what it would ask
         dry = replace(judge, dry=True, cache=None, on_progress=None)
         facts = suites.facts_are_known(script.questions)
         dialect = cast(str, script.dialect)
         rewards = default_rewards(dialect, dry, facts=facts)
-        turns, top_k = _turns(script), cast(int, script.search_top_k)
+        turns = _turns(script)
+        top_k = cast(int, script.search_top_k)
         max_tokens = script.turn_tokens or REPLY_TOKENS
         played = _played(tasks[name])
         episodes = [stand_in_episode(task, top_k, turns, max_tokens, dialect) for task in played]
         for reward in rewards.values():
             if not reward.needs_policy:
-                reward.score_batch(episodes)
+                reward.score_batch(episodes)  # for the counts of `dry`: these scores mean nothing
         scale = len(tasks[name]) / len(played)
         requests += round(dry.stats.calls * scale)
         prompt_tokens += round(dry.stats.prompt_tokens * scale)
@@ -165,12 +176,15 @@ def _turns(script: EvaluationArguments) -> int:
         return 0
     if script.agent_name is None:
         return cast(int, script.turns)  # `as_trained` has filled it in
-    own = getattr(agents.load(script.agent_name), "own_turns", None)
-    return script.turns or own or untrained.TURNS
+    # `untrained` has none, nor need an agent of somebody else's
+    own_turns = getattr(agents.load(script.agent_name), "own_turns", None)
+    return script.turns or own_turns or untrained.TURNS
 
 
 def _played(tasks: Sequence[Task]) -> list[Task]:
-    return list({task.id: task for task in tasks}.values())[:PLAYED]
+    """The first questions, each once, though it may be asked for several samples."""
+    distinct = {task.id: task for task in tasks}
+    return list(distinct.values())[:PLAYED]
 
 
 def _with_controls(script: EvaluationArguments, tasks: Sequence[Task]) -> list[Task]:
@@ -180,4 +194,5 @@ def _with_controls(script: EvaluationArguments, tasks: Sequence[Task]) -> list[T
 
 
 def _between(least: int, most: int) -> str:
+    """The range as a table shows it; one number where both ends are the same."""
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"

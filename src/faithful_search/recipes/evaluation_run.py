@@ -40,6 +40,7 @@ from .evaluation_settings import (
 UNFINISHED = "unfinished"
 """The folder within --out for the rollouts of an evaluation that has not ended yet."""
 SETTINGS, RESULTS = "settings.json", "metrics.json"
+"""The files that a finished evaluation leaves: what it was made with, and its results."""
 FEW_VALID = 0.5
 """Below this share of rollouts with a valid format, the policy was probably trained in another
 dialect.
@@ -108,8 +109,8 @@ def measure(
 ) -> dict[str, Evaluation]:
     """Measure an agent, one policy or two on the questions, and write the results to --out.
 
-    Returns the evaluations by name, that of `script.subject` last. Where episodes failed, they are
-    not written, since the evaluation has not ended.
+    Returns the evaluations by name, that of `script.subject` last. Where episodes failed, nothing
+    is written, since the evaluation has not ended.
     """
     out = Path(script.out)
     scripts = filled_in(script)
@@ -126,6 +127,7 @@ def measure(
         write_rollouts(out / "trajectories_compared.jsonl", compared)
         metrics["differences"] = differences(compared, measured)
     metrics |= record_of(scripts[script.subject], judge, models)
+    # The results come last: a folder that has them has all else, too
     shutil.move(out / UNFINISHED / SETTINGS, out / SETTINGS)
     write_metrics(out / RESULTS, metrics)
     shutil.rmtree(out / UNFINISHED)
@@ -138,8 +140,9 @@ def filled_in(script: EvaluationArguments) -> dict[str, EvaluationArguments]:
     """
     if script.agent_name is not None:
         return {script.subject: for_agent(script)}
-    names = [name for name in (script.compare_with, script.model) if name is not None]
-    return within_the_same_bounds({name: as_trained(script, name) for name in names})
+    policies = [name for name in (script.compare_with, script.model) if name is not None]
+    scripts = {name: as_trained(script, name) for name in policies}
+    return within_the_same_bounds(scripts)
 
 
 def write_rollouts(path: Path, evaluation: Evaluation) -> None:
@@ -161,7 +164,9 @@ def evaluate(
     subfolder = "compared" if name == script.compare_with else "policy"
     folder = results_folder(Path(script.out) / UNFINISHED / subfolder)
     # Another seed after each interruption: the same draws must not come twice
-    finished = sum(len(path.read_bytes().splitlines()) for path in folder.glob("*.jsonl"))
+    finished = 0
+    for path in folder.glob("*.jsonl"):
+        finished += len(path.read_bytes().splitlines())
     set_seed(script.seed + finished)
     dialect = cast(str, script.dialect)
     tasks = tasks_of(script)
@@ -184,31 +189,33 @@ def evaluate(
             evaluation = evaluate_policy(
                 engine, tasks, rewards, controls=script.controls, folder=folder
             )
-        failed = [
+        failed_calls = [
             f"{tool} {stats.errors} of {stats.calls}"
             for tool, stats in toolbox.stats().items()
             if stats.errors
         ]
     # Rollouts that ran out of turns say nothing about the format
-    valid = [
+    format_scores = [
         rollout.meta["scores"]["valid_format"]
         for rollout in evaluation.trajectories
         if rollout.stop_reason != "turn_limit"
     ]
-    if valid and sum(valid) < FEW_VALID * len(valid):
+    valid = sum(format_scores)
+    if format_scores and valid < FEW_VALID * len(format_scores):
         print(
-            f"{sum(valid):g} of {len(valid)} rollouts of {name} that ended have a valid format of "
-            f"dialect {dialect!r}: was it trained in another one? Its figures mean little then; "
+            f"{valid:g} of {len(format_scores)} rollouts of {name} that ended have a valid format "
+            f"of dialect {dialect!r}: was it trained in another one? Its figures mean little then; "
             "see --dialect",
             file=sys.stderr,
         )
-    if failed:
-        print(f"calls of {name} that ended in an error: {', '.join(failed)}", file=sys.stderr)
+    if failed_calls:
+        failures = ", ".join(failed_calls)
+        print(f"calls of {name} that ended in an error: {failures}", file=sys.stderr)
     return evaluation
 
 
 def toolbox_of(script: EvaluationArguments) -> Toolbox:
-    """The tools of what is measured; none for an agent that works without."""
+    """The tools of the policy or agent that is measured; none for an agent that needs none."""
     return script.toolbox() if script.needs_tools else Toolbox([])
 
 

@@ -146,12 +146,16 @@ class EvaluationArguments(PolicyArguments, JudgeArguments):
     @property
     def agent_name(self) -> str | None:
         """The agent that is measured; `None` where the policy itself is."""
-        return self.agent or (None if self.endpoint is None else UNTRAINED)
+        if self.agent:
+            return self.agent
+        return None if self.endpoint is None else UNTRAINED
 
     @property
     def subject(self) -> str:
-        """What results call the policy or the agent that is measured."""
-        return self.model if self.agent_name is None else f"{self.agent_name} ({self.model})"
+        """The name of the policy or the agent in the results."""
+        if self.agent_name is None:
+            return self.model
+        return f"{self.agent_name} ({self.model})"
 
     @property
     def needs_tools(self) -> bool:
@@ -177,11 +181,11 @@ def check_script(script: EvaluationArguments) -> None:
             "--compare_with measures two policies on one set of questions: measure each on the "
             "suite, and then faithful-search compare the two folders"
         )
-    own = ("questions", "split", "sample_seed")
+    said_by_suite = ("questions", "split", "sample_seed")
     defaults = {field.name: field.default for field in fields(EvaluationArguments)}
-    chosen = [f"--{name}" for name in own if getattr(script, name) != defaults[name]]
-    if chosen:
-        raise ConfigError(f"{', '.join(chosen)}: --suite says which questions; leave one out")
+    changed = [f"--{name}" for name in said_by_suite if getattr(script, name) != defaults[name]]
+    if changed:
+        raise ConfigError(f"{', '.join(changed)}: --suite says which questions; leave one out")
 
 
 def _check_agent(script: EvaluationArguments) -> None:
@@ -223,7 +227,8 @@ def of_set(script: EvaluationArguments, question_set: QuestionSet) -> Evaluation
         corpus = "none"
     elif suites.of(corpus) is world and not is_of_the_world:
         # The default corpus, from which no question of this set can be answered
-        if not set(script.given_tools) - {"corpus", "triples"}:
+        other_tools = set(script.given_tools) - {"corpus", "triples"}
+        if not other_tools:
             raise ConfigError(
                 f"{name}: the suite names no corpus for these questions: give --corpus, or tools "
                 "that search the web"
@@ -253,11 +258,12 @@ def as_trained(script: Policy, policy: str) -> Policy:
     With another dialect than the policy's own, none of its own values is used.
     """
     names = (*SEEN, *BOUNDS)
-    trained = trained_with(bundled_policy(policy, script.dialect or "pou"), names)
+    model = bundled_policy(policy, script.dialect or "pou")
+    trained = trained_with(model, names)
     if script.dialect not in (None, trained.get("dialect")):
         trained = {}
     usual = {field.name: field.default for field in fields(EnvironmentArguments)}
-    usual["total_tokens"] = 1024
+    usual["total_tokens"] = 1024  # `EnvironmentArguments` has no flag for it
     settings = {}
     unusual = []
     for name in names:
@@ -271,6 +277,7 @@ def as_trained(script: Policy, policy: str) -> Policy:
     script = replace(script, **settings)
     if script.triples:
         return script
+    # A dialect with one tool, a search, has no calls for the facts of the world
     searches_only = dialects.load(cast(str, script.dialect)).search_tool is not None
     return replace(script, triples="none" if searches_only else "world")
 
@@ -294,7 +301,7 @@ def for_agent(script: EvaluationArguments) -> EvaluationArguments:
 
 
 def dialect_of_agent(script: EvaluationArguments) -> str:
-    """What the agent writes where no flag says it."""
+    """The dialect in which the agent writes where no flag names one."""
     is_here = script.agent_name == UNTRAINED and script.endpoint is None
     return untrained.HERE if is_here else untrained.SERVED
 
@@ -303,5 +310,7 @@ def within_the_same_bounds(
     scripts: dict[str, EvaluationArguments],
 ) -> dict[str, EvaluationArguments]:
     """The flags of policies that are compared, with the same limits: the larger one of each."""
-    widest = {name: max(getattr(script, name) for script in scripts.values()) for name in BOUNDS}
+    widest = {}
+    for name in BOUNDS:
+        widest[name] = max(getattr(script, name) for script in scripts.values())
     return {policy: replace(script, **widest) for policy, script in scripts.items()}

@@ -38,20 +38,26 @@ from .evaluation_settings import EvaluationArguments, of_set
 
 def load_suite(script: EvaluationArguments) -> Suite:
     """The suite that the flags name."""
-    return suites.load_suite(
-        cast(str, script.suite), None if script.data is None else Path(script.data)
-    )
+    data = None if script.data is None else Path(script.data)
+    return suites.load_suite(cast(str, script.suite), data)
 
 
 def sets_of(
     script: EvaluationArguments,
 ) -> tuple[dict[str, EvaluationArguments], dict[str, Sequence[Task]]]:
-    """The flags and the questions of each set of the suite, or of --questions alone."""
-    parts = {script.questions: script}
+    """The flags and the questions of each set of the suite, or of --questions alone; both by the
+    names of the sets.
+    """
+    unfilled = {script.questions: script}
     if script.suite is not None:
-        parts = {part.name: of_set(script, part) for part in load_suite(script).sets}
-    scripts = {name: filled_in(part)[script.subject] for name, part in parts.items()}
-    return scripts, {name: tasks_of(part) for name, part in parts.items()}
+        suite = load_suite(script)
+        unfilled = {question_set.name: of_set(script, question_set) for question_set in suite.sets}
+    scripts: dict[str, EvaluationArguments] = {}
+    tasks: dict[str, Sequence[Task]] = {}
+    for name, settings in unfilled.items():
+        scripts[name] = filled_in(settings)[script.subject]
+        tasks[name] = tasks_of(settings)
+    return scripts, tasks
 
 
 def measure_suite(script: EvaluationArguments, suite: Suite) -> dict[str, Any]:
@@ -62,26 +68,27 @@ def measure_suite(script: EvaluationArguments, suite: Suite) -> dict[str, Any]:
     out, which is said.
     """
     out = Path(script.out)
-    started = out / UNFINISHED  # says that not all sets are measured
-    if started.exists() and not (script.resume or script.overwrite):
+    mark = out / UNFINISHED  # a folder that is there as long as not all sets are measured
+    if mark.exists() and not (script.resume or script.overwrite):
         raise ConfigError(
             f"{out} holds the evaluation of a suite that ended before its time: --resume goes on "
             "with it, --overwrite starts anew"
         )
     if script.overwrite:
-        shutil.rmtree(started, ignore_errors=True)
+        shutil.rmtree(mark, ignore_errors=True)
         for question_set in suite.sets:
             if (out / question_set.name / SETTINGS).exists():
                 shutil.rmtree(out / question_set.name)
-    results_folder(started)
+    results_folder(mark)
     judge = script.load_judge()
     models = Models()
     evaluations: dict[str, Evaluation] = {}
     left_out = list(suite.left_out)
     for question_set in suite.sets:
+        # What --overwrite deletes is deleted by now: each set goes on from what its folder holds
         settings = replace(of_set(script, question_set), overwrite=False, resume=True)
         try:
-            tasks_of(settings)
+            tasks_of(settings)  # raises where the questions cannot be read
         except DataError as error:
             left_out.append(f"{question_set.name}: {error}")
             print(f"left out: {as_line(left_out[-1])}", file=sys.stderr)
@@ -96,10 +103,11 @@ def measure_suite(script: EvaluationArguments, suite: Suite) -> dict[str, Any]:
     print(f"{printable(title)}\n\n{results}")
     if models.chat is not None:
         print(f"\n{used_line(script, models)}")
+    # Where episodes failed, the mark stays and nothing is written: --resume asks for them again
     refuse_failed(evaluations.values())
     metrics = {"suite": suite.name, "about": suite.about, **results.to_dict()}
     write_metrics(out / RESULTS, {**metrics, **record_of(script, judge, models)})
-    shutil.rmtree(started)
+    shutil.rmtree(mark)
     return metrics
 
 

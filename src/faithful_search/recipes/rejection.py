@@ -165,6 +165,7 @@ def parse(argv: Sequence[str]) -> RejectionArguments:
 def training_of(script: RejectionArguments) -> list[str]:
     """The flags of `sft`, without the rollouts."""
     folder = Path(script.out) / POLICY
+    # A run may end while it samples, or before the first checkpoint: then the training starts anew
     has_begun = any(folder.glob("checkpoint-*"))
     flags = {
         "config": script.training,
@@ -240,15 +241,17 @@ def choose(
     """
     accepted: list[Trajectory] = []
     reasons: Counter[str] = Counter()
-    by_question: Counter[str | None] = Counter()
+    accepted_of_question: Counter[str | None] = Counter()
     for rollout in rollouts:
         reason = reject(rollout, script.min_episode_steps, script.max_episode_steps)
-        if reason is None and 0 < script.per_question <= by_question[rollout.question]:
+        has_limit = script.per_question > 0
+        is_full = has_limit and accepted_of_question[rollout.question] >= script.per_question
+        if reason is None and is_full:
             reason = "more"
         if reason is not None:
             reasons[reason] += 1
             continue
-        by_question[rollout.question] += 1
+        accepted_of_question[rollout.question] += 1
         accepted.append(rollout)
     return accepted, reasons
 

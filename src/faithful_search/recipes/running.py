@@ -29,7 +29,7 @@ class TrainingRecipe:
     Attributes:
         file: the recipe's file in a checkout, for the model card.
         settings: the dataclass of the recipe's own flags.
-        config: the YAML file that is read without `--config`.
+        config: the YAML file of settings that is read where `--config` names no other.
         reward: makes the reward from these settings, the trainer's settings and the judge.
         trainer: the class of the trainer's settings, by name: importing it brings torch.
         metrics: makes rewards that the evaluations measure beside `measure.suite.default_rewards`.
@@ -67,22 +67,24 @@ class TrainingRecipe:
         from ..coldstart.scripted import Scripted
         from ..training.runs import trained
 
-        flags = script, args, _ = self.parse(arguments)
+        flags = self.parse(arguments)
+        script, args, _ = flags
+        # From here on the trainer pushes nothing itself: `leave` pushes the results at the end
         repository = takes_over(args)
         run = trained(
             flags,
             reward=lambda judge: self.reward(script, args, judge),
             metrics=self.metrics(script),
             condenser=lambda: self.condenser(script),
-            play=Scripted,
+            play=Scripted,  # in a dry run episodes are written by a script, not by the policy
         )
         with run as record:
-            if record is not None:
+            if record is not None:  # only the main process has the record
                 self.report(record)
             return leave(record, recipe or self.file, arguments, repository)
 
     def parse(self, argv: Sequence[str] | None = None) -> Flags:
-        """The values of the flags: the recipe's own, the trainer's and the model's.
+        """The values of the flags: the recipe's own, the trainer's and the model's, in this order.
 
         Raises `ConfigError` for values that contradict each other.
         """

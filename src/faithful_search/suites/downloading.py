@@ -1,4 +1,5 @@
-"""Published question sets to files with our own columns, and the lock that says what they are.
+"""Download published question sets to files with our own columns, and keep a lock file that says
+what each of them holds.
 
     data/hotpotqa.dev.jsonl.gz     every question of a split
     data/hotpotqa.dev.512-seed0.jsonl.gz   a draw of them, which is never taken for the whole
@@ -98,19 +99,20 @@ def download(
     """
     entry = published(name)
     split = split or entry.evaluated
-    entry.split(split)
+    entry.split(split)  # raises for a split that the set has not
     path = folder / file_name(name, split, limit, seed)
     lock = read_lock(folder)
-    before = lock.get(path.name)
-    if path.exists() and (before is None or sha256_of(path) != before.sha256):
+    locked = lock.get(path.name)
+    if path.exists() and (locked is None or sha256_of(path) != locked.sha256):
         raise DataError(
             f"{path} is not as it was downloaded, if it was: move it elsewhere, or delete it and "
             "run the same command again"
         )
     if revision is not None:
         revision = commit_of(entry, revision)
-    if before is not None and path.exists() and revision in (None, before.revision):
-        return path, before, False
+    is_wanted_revision = locked is not None and revision in (None, locked.revision)
+    if locked is not None and path.exists() and is_wanted_revision:
+        return path, locked, False
     revision = revision or locked_revision(lock, entry) or commit_of(entry)
     left_out: dict[str, int] = {}
     broken = 0
@@ -175,6 +177,7 @@ def passages(
     """
     seen: set[tuple[str, str]] = set()
     if entry.passages:
+        # The split of this name is that of rag-mini-bioasq, so far the only such set
         settings = {"name": entry.passages, "split": "passages", "revision": revision}
         rows: Iterable[tuple[int, Mapping[str, Any]]] = enumerate(_dataset(entry, settings))
     else:
@@ -185,7 +188,8 @@ def passages(
             if key in seen or not passage["text"]:
                 continue
             seen.add(key)
-            yield {"id": f"{entry.name}-{len(seen)}"} | passage
+            numbered = {"id": f"{entry.name}-{len(seen)}"}
+            yield numbered | passage  # a passage's own id, if it has one, replaces the number
     if not seen:
         raise DataError(f"{entry.name} has no passages beside its questions")
 
@@ -194,8 +198,9 @@ def load(name: str, split: str) -> Iterable[Row]:
     """The questions of a split: from the file that `download` wrote to the folder of data, or from
     where it is published, at the locked revision if there is one.
     """
-    entry, folder = published(name), data_folder()
-    entry.split(split)
+    entry = published(name)
+    folder = data_folder()
+    entry.split(split)  # raises for a split that the set has not
     path = folder / file_name(name, split)
     if path.exists():
         return read_rows(path)
@@ -205,13 +210,13 @@ def load(name: str, split: str) -> Iterable[Row]:
             f"{where}: {why}. To leave such rows out: faithful-search data {name} --split {split}"
         )
 
-    return _told(entry, split, locked_revision(read_lock(folder), entry), refuse)
+    return _questions_with_log(entry, split, locked_revision(read_lock(folder), entry), refuse)
 
 
-def _told(
+def _questions_with_log(
     entry: PublishedSet, split: str, revision: str | None, on_broken: OnBroken
 ) -> Iterator[Row]:
-    """The questions; the log says how many were left out."""
+    """The questions; when all are read, a warning is logged of those that were left out."""
     left_out: dict[str, int] = {}
     yield from questions(entry, split, revision, on_broken, left_out)
     for need, count in left_out.items():
@@ -230,13 +235,15 @@ def read_lock(folder: Path) -> dict[str, Source]:
 
 
 def locked_revision(lock: Mapping[str, Source], entry: PublishedSet) -> str | None:
-    """The revision at which something of the same repository was downloaded before."""
+    """The revision at which something of the same repository was downloaded before; `None` where
+    nothing was, or where the set is in no repository.
+    """
     if entry.files:
         return None
-    return next(
-        (source.revision for source in lock.values() if source.repository == entry.repository),
-        None,
-    )
+    for source in lock.values():
+        if source.repository == entry.repository:
+            return source.revision
+    return None
 
 
 def commit_of(entry: PublishedSet, revision: str | None = None) -> str:
@@ -256,8 +263,8 @@ def commit_of(entry: PublishedSet, revision: str | None = None) -> str:
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write rows as gzipped JSON lines, in place of the old file when all are written; how many.
-    The same rows give the same bytes.
+    """Write rows as gzipped JSON lines, and return how many there were. An old file is replaced
+    only when all rows are written. The same rows give the same bytes.
     """
     count = 0
     with (
@@ -266,7 +273,8 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
         gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as file,
     ):
         for row in rows:
-            file.write(json.dumps(row, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+            line = json.dumps(row, ensure_ascii=False)
+            file.write(line.encode("utf-8", "replace") + b"\n")  # half of a surrogate pair: "?"
             count += 1
     return count
 
@@ -274,7 +282,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
 def _published_rows(
     entry: PublishedSet, split: str, revision: str | None, on_broken: OnBroken
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The rows as published, numbered from 0."""
+    """The rows as published, each with its number, from 0."""
     if entry.is_file:
         yield from _rows_of_file(entry, split, revision, on_broken)
         return
@@ -304,13 +312,14 @@ def _rows_of_file(
             raise DataError(f"{path}: expected a list of rows")
         yield from enumerate(listed)
         return
-    for number, line in read_lines(path):
+    for line_number, line in read_lines(path):
+        number = line_number - 1  # rows count from 0, lines from 1
         try:
             row = loose_json.decode(line)
         except DataError as error:
-            on_broken(f"{entry.name} {split}, row {number - 1}", f"not JSON ({error})")
+            on_broken(f"{entry.name} {split}, row {number}", f"not JSON ({error})")
             continue
-        yield number - 1, row
+        yield number, row
 
 
 def _dataset(entry: PublishedSet, settings: Mapping[str, Any]) -> Any:
@@ -333,6 +342,9 @@ def _unreachable(entry: PublishedSet, error: Exception) -> DataError:
 
 
 def _lock_in(folder: Path, file: str, source: Source) -> None:
+    """Write what a file holds into the lock of the folder. Another download that ends at the same
+    time waits, so that neither loses the other's entry.
+    """
     with alone_in(folder.absolute()):
         sources = read_lock(folder) | {file: source}
         content = msgspec.json.encode(dict(sorted(sources.items())))

@@ -20,7 +20,8 @@ class PublishedSet:
 
     Args:
         name: what it is called here, in `load_tasks` and in a suite.
-        repository: its id on the Hub; or `csv`, where `files` are addresses.
+        repository: its id on the Hub. A set that is published as CSV files elsewhere has `csv`, the
+            name of the loader in `datasets`, and the addresses of its `files`.
         splits: its splits by their names here. The value is the split's name on the Hub, or, with
             `is_file`, the path of its file in the repository.
         evaluated: the split that the papers evaluate on.
@@ -75,20 +76,23 @@ FLASHRAG = "RUC-NLPIR/FlashRAG_datasets"
 WIKI18 = "Wikipedia of 2018: faithful-search data wiki18"
 WEB = "the web"
 _FLASHRAG_COLUMNS = "id, question, golden_answers, metadata"
-_SEVEN = "PoU: 512; VERITAS: all; Pokee: 125. Their seeds are not printed"
+_THREE_PAPERS = "PoU: 512; VERITAS: all; Pokee: 125. Their seeds are not printed"
 
 
 def _flashrag(name: str, splits: tuple[str, ...], **fields: Any) -> PublishedSet:
-    values: dict[str, Any] = {
+    """A set as FlashRAG publishes it: a folder with a JSON-lines file for each split. `fields` are
+    those of `PublishedSet`; they replace what is usual for these sets.
+    """
+    usual: dict[str, Any] = {
         "repository": FLASHRAG,
         "splits": {split: f"{name}/{split}.jsonl" for split in splits},
         "is_file": True,
         "columns": _FLASHRAG_COLUMNS,
         "reader": shapes.flashrag,
         "corpus": WIKI18,
-        "papers": _SEVEN,
+        "papers": _THREE_PAPERS,
     }
-    return PublishedSet(name, **(values | fields))
+    return PublishedSet(name, **(usual | fields))
 
 
 _PUBLISHED = (
@@ -98,7 +102,7 @@ _PUBLISHED = (
         evaluated="dev",
         rows=7405,
         licence="CC BY-SA 4.0",
-        papers=f"{_SEVEN}. VERITAS and PoU train on it",
+        papers=f"{_THREE_PAPERS}. VERITAS and PoU train on it",
         other_names=("hotpot", "hotpot_qa"),
         has_passages=True,
     ),
@@ -108,7 +112,7 @@ _PUBLISHED = (
         evaluated="dev",
         rows=12576,
         licence="Apache-2.0",
-        papers=f"{_SEVEN}. PoU trains on it",
+        papers=f"{_THREE_PAPERS}. PoU trains on it",
         other_names=("2wiki",),
         has_passages=True,
         unverified="whether metadata has its evidence triples; VERITAS's table 8 has 1,986 and "
@@ -125,7 +129,7 @@ _PUBLISHED = (
         reader=shapes.musique,
         has_passages=True,
         corpus=f"{WIKI18}; or its own paragraphs (--contexts)",
-        papers=f"{_SEVEN}. Self-evaluation: trains on 4,000, evaluates on 1,000",
+        papers=f"{_THREE_PAPERS}. Self-evaluation: trains on 4,000, evaluates on 1,000",
     ),
     _flashrag(
         "nq",
@@ -133,7 +137,7 @@ _PUBLISHED = (
         evaluated="test",
         rows=3610,
         licence="CC BY-SA 3.0",
-        papers=f"{_SEVEN}. VERITAS trains on it",
+        papers=f"{_THREE_PAPERS}. VERITAS trains on it",
         other_names=("natural_questions",),
         unverified="the licence; VERITAS's table 8 says Apache 2.0",
     ),
@@ -255,7 +259,7 @@ _PUBLISHED = (
     PublishedSet(
         "browsecomp",
         repository="csv",
-        splits={"test": "train"},
+        splits={"test": "train"},  # `datasets` calls the rows of a CSV file so
         files={
             "test": "https://openaipublic.blob.core.windows.net/simple-evals/"
             "browse_comp_test_set.csv"
@@ -285,7 +289,7 @@ _PUBLISHED = (
 )
 
 PUBLISHED: Mapping[str, PublishedSet] = {entry.name: entry for entry in _PUBLISHED}
-"""By name."""
+"""The sets by their names."""
 
 
 def published(name: str) -> PublishedSet:
@@ -296,12 +300,16 @@ def published(name: str) -> PublishedSet:
 
 
 def same_set(source: str, name: str) -> bool:
-    """Whether a `data_source` of others is the set of this name.
+    """Whether `source`, as other projects write it into the column `data_source`, is the set that
+    is called `name` here. Upper and lower case are the same.
 
     Example:
         >>> same_set("tq", "triviaqa"), same_set("Bamboogle", "bamboogle"), same_set("tq", "nq")
         (True, True, False)
     """
-    there, here = source.lower(), name.lower()
-    entry = PUBLISHED.get(here)
-    return there == here or (entry is not None and there in entry.other_names)
+    source = source.lower()
+    name = name.lower()
+    if source == name:
+        return True
+    entry = PUBLISHED.get(name)
+    return entry is not None and source in entry.other_names

@@ -1,22 +1,26 @@
-"""Rows of published data sets to ours, one function for each shape.
+"""Turn rows of published data sets into rows with our columns, one function for each shape.
 
-Each takes a row as its publisher stores it and gives one with `id`, `question`, `answers` and what
-else is known of the question. What the question cannot be answered without (an image, a file)
-raises `NotText`, and a row without question or answers `DataError`.
+Each takes a row as its publisher stores it and returns one with `id`, `question`, `answers` and
+what else is known of the question. Each raises `NotText` for a question that cannot be answered
+without an image or a file, and `DataError` for a row without a question or without answers.
 """
 
 import base64
 import hashlib
 from collections.abc import Iterable, Mapping
+from itertools import cycle
 from typing import Any
 
 from .. import columns
 from ..errors import DataError
 
 Row = dict[str, Any]
+"""A row with our columns."""
 Published = Mapping[str, Any]
+"""A row as its publisher stores it."""
 
 _HEADINGS = {"instruction", "question", "abstract", "abstracts", "answer"}
+"""The words with which the parts of PQAref's text begin, each at the start of a line, with a colon."""
 
 
 class NotText(Exception):
@@ -30,16 +34,21 @@ def plain(row: Published) -> Row:
         >>> plain({"_id": "b3", "Question": "Where?", "Answer": "Oslo"})
         {'id': 'b3', 'question': 'Where?', 'answers': ['Oslo']}
     """
-    question, gold, identity = columns.question(row), columns.golds(row), columns.identity(row)
-    missing = []
-    if question is None:
-        missing.append("question")
-    if gold is None or not gold.value:
-        missing.append("answers")
-    if question is None or gold is None or not gold.value:
+    question = columns.question(row)
+    gold = columns.golds(row)
+    answers = [] if gold is None else list(gold.value)
+    if question is None or not answers:
+        missing = []
+        if question is None:
+            missing.append("question")
+        if not answers:
+            missing.append("answers")
         raise DataError(f"no {' and no '.join(missing)}; its columns: {', '.join(map(str, row))}")
-    named = {} if identity is None else {"id": identity.value}
-    return {**named, "question": question.value, "answers": list(gold.value)}
+    ours: Row = {}
+    identity = columns.identity(row)
+    if identity is not None:
+        ours["id"] = identity.value
+    return ours | {"question": question.value, "answers": answers}
 
 
 def flashrag(row: Published) -> Row:
@@ -73,7 +82,9 @@ def musique(row: Published) -> Row:
     steps = []
     for step in row.get("question_decomposition") or ():
         place = step.get("paragraph_support_idx")
-        paragraph = paragraphs[place] if place is not None and place < len(paragraphs) else {}
+        paragraph: Mapping[str, Any] = {}
+        if place is not None and place < len(paragraphs):
+            paragraph = paragraphs[place]
         steps.append(
             {
                 "question": step.get("question", ""),
@@ -82,7 +93,7 @@ def musique(row: Published) -> Row:
                 "text": paragraph.get("paragraph_text", ""),
             }
         )
-    return plain(row) | {"supporting_titles": _once(supporting), "decomposition": steps}
+    return plain(row) | {"supporting_titles": _distinct(supporting), "decomposition": steps}
 
 
 def morehopqa(row: Published) -> Row:
@@ -154,7 +165,9 @@ def is_encrypted(row: Published) -> bool:
         True
     """
     problem = row.get("problem")
-    return bool(row.get("canary")) and isinstance(problem, str) and len(problem.split()) == 1
+    if not row.get("canary") or not isinstance(problem, str):
+        return False
+    return len(problem.split()) == 1  # base64 has no spaces, a question has
 
 
 def decrypted(text: str, password: str) -> str:
@@ -168,47 +181,57 @@ def decrypted(text: str, password: str) -> str:
     key = hashlib.sha256(password.encode()).digest()
     try:
         cipher = base64.b64decode(text, validate=True)
-        return bytes(byte ^ key[place % len(key)] for place, byte in enumerate(cipher)).decode()
+        plain_bytes = bytes(byte ^ key_byte for byte, key_byte in zip(cipher, cycle(key)))
+        return plain_bytes.decode()
     except ValueError as error:  # no base64, or not UTF-8 when decrypted
         raise DataError(f"cannot be decrypted ({error})") from error
 
 
 def contexts(row: Published) -> list[Row]:
-    """The passages that come with a row, as the rows of a corpus: MuSiQue's paragraphs, contexts of
-    HotpotQA's form in the row or in its `metadata`, Pirá's abstract, BioASQ's passage with its id.
-    None where it has none.
+    """The passages that come with a row, as the rows of a corpus: BioASQ's passage with its id,
+    MuSiQue's paragraphs, contexts of HotpotQA's form in the row or in its `metadata`, Pirá's
+    abstract. An empty list for a row without any.
     """
     if isinstance(row.get("passage"), str):
         return [{"id": str(row["id"]), "title": "", "text": row["passage"]}]
-    metadata = row.get("metadata")
-    context = row.get("context")
-    if context is None and isinstance(metadata, Mapping):
-        context = metadata.get("context")
     if row.get("paragraphs"):
         return [
             {"title": entry.get("title", ""), "text": entry["paragraph_text"]}
             for entry in row["paragraphs"]
             if entry.get("paragraph_text")
         ]
+    metadata = row.get("metadata")
+    context = row.get("context")
+    if context is None and isinstance(metadata, Mapping):
+        context = metadata.get("context")
     if context is not None:
         return [
             {"title": title, "text": " ".join(str(sentence).strip() for sentence in sentences)}
             for title, sentences in _pairs(context, ("sentences", "content"))
         ]
     text = row.get("abstract") or row.get("text_excerpts_un_reports")
-    return [{"title": "", "text": text.strip()}] if isinstance(text, str) and text.strip() else []
+    if isinstance(text, str) and text.strip():
+        return [{"title": "", "text": text.strip()}]
+    return []
 
 
 def _titles(facts: Any) -> list[str]:
-    return _once(title for title, _ in _pairs(facts, ("sent_id",)))
+    """The titles in HotpotQA's supporting facts, each a title and the number of a sentence."""
+    return _distinct(title for title, _ in _pairs(facts, ("sent_id",)))
 
 
 def _pairs(value: Any, names: tuple[str, ...]) -> list[tuple[str, Any]]:
-    """HotpotQA's pairs of a title and something, as a list of pairs or as two columns."""
+    """HotpotQA's pairs of a title and something, from a list of pairs or from two columns, of which
+    the second has one of the `names`.
+    """
     if isinstance(value, Mapping):
-        beside = next((value[name] for name in names if value.get(name) is not None), None)
         titles = value.get("title") or ()
-        return list(zip(titles, beside if beside is not None else titles, strict=False))
+        second_column = titles  # titles are known even where the other column is missing
+        for name in names:
+            if value.get(name) is not None:
+                second_column = value[name]
+                break
+        return list(zip(titles, second_column, strict=False))
     if isinstance(value, list | tuple):
         return [(str(pair[0]), pair[1]) for pair in value if len(pair) >= 2]
     return []
@@ -222,5 +245,5 @@ def _triples(value: Any) -> list[list[str]]:
     return [list(triple) for triple in value or () if len(triple) == 3]
 
 
-def _once(texts: Iterable[str]) -> list[str]:
+def _distinct(texts: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(texts))

@@ -29,6 +29,8 @@ _PLACE = "{data}"
 
 
 class _Set(msgspec.Struct, forbid_unknown_fields=True):
+    """A question set as the YAML file has it, before `{data}` is replaced."""
+
     name: str
     source: str
     split: str = "test"
@@ -38,6 +40,8 @@ class _Set(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Table(msgspec.Struct, forbid_unknown_fields=True):
+    """The whole YAML file of a suite."""
+
     description: str = msgspec.field(name="about")
     sets: list[_Set]
 
@@ -143,7 +147,14 @@ def _downloaded(question_set: QuestionSet, folder: Path) -> QuestionSet:
 
 def _missing_files(entry: _Set, question_set: QuestionSet) -> list[str]:
     """The files in the folder of data that the set needs and that are not there."""
-    needed = [question_set.source] if _PLACE in entry.source else []
+    needed: list[str] = []
+    if _PLACE in entry.source:
+        needed.append(question_set.source)
     if question_set.corpus is not None and _PLACE in (entry.corpus or ""):
         needed.append(question_set.corpus)
-    return [path for path in needed if not Path(path.partition("#")[0]).exists()]
+    missing = []
+    for address in needed:
+        path = address.partition("#")[0]  # FILE#SET: of the file only the questions of one set
+        if not Path(path).exists():
+            missing.append(address)
+    return missing

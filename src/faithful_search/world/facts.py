@@ -64,6 +64,7 @@ class FactsJudge(Judge):
         chain = chains_of().get(pair.question)
         fact = None
         if chain is not None:
+            # In a changed world the question may lead to another subject, so to another fact
             fact = chain[-1] if change is None else change.asked
         if pair.task == "think_answer":
             return self._concludes(pair, world, fact)

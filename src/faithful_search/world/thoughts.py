@@ -14,11 +14,13 @@ from . import Asked, World
 _END = (
     r"(?<!\b[A-Z])\.(?=\s|$)"  # of a sentence; the names of the world have initials (W. B. Yeats)
 )
-_NAME = rf"\S(?:(?!{_END}).){{0,80}}?"  # of a fact, within its sentence
+_NAME = rf"\S(?:(?!{_END}).){{0,80}}?"  # a subject or an object, which ends within its sentence
 
 
 class StatedFact(NamedTuple):
-    """A fact as a thought states it, which may be wrong."""
+    """A fact as a thought states it, which may be wrong: what is `asked`, a relation of a subject,
+    and the object that the thought gives.
+    """
 
     asked: Asked
     object: str
@@ -64,8 +66,8 @@ def read_thought(text: str, world: World) -> Thought:
     conclusion = sentences.concluding.search(text)
     answer = "" if conclusion is None else conclusion["answer"]
     rest = text
-    for sentence in sentences:
-        rest = sentence.sub("", rest)
+    for pattern in sentences:
+        rest = pattern.sub("", rest)
     return Thought(
         states=tuple(states),
         misses=_facts(sentences.missing, text),
@@ -81,8 +83,8 @@ def _facts(sentence: re.Pattern[str], text: str) -> tuple[Asked, ...]:
 
 
 class _Sentences(NamedTuple):
-    """The sentences that state a fact, that miss one, that say what the answer is, and that say
-    which fact is needed.
+    """Patterns of the sentences that state a fact, that miss one, that say what the answer is, and
+    that say which fact is needed.
     """
 
     finding: re.Pattern[str]
