@@ -20,7 +20,7 @@ Published = Mapping[str, Any]
 """A row as its publisher stores it."""
 
 _HEADINGS = {"instruction", "question", "abstract", "abstracts", "answer"}
-"""The words with which the parts of PQAref's text begin, each at the start of a line, with a colon."""
+"""The words with which a part of PQAref's text begins, at the start of a line, before a colon."""
 
 
 class NotText(Exception):
