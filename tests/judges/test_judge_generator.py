@@ -246,6 +246,7 @@ FIELDS = {
     "lure": {"query": "q"},
     "condense": {"query": "q", "passages": "p"},
     "support_many": {"premise": "p", "claims": "1. c"},
+    "rubric": {"question": "q", "reference": "r", "trajectory": "t"},
     "thread_summary": {"question": "q", "thread": "t"},
     "thread_synthesis": {"question": "q", "threads": "t"},
 }

@@ -20,7 +20,6 @@ from faithful_search.coldstart.decorators import BELIEF, DECORATED, MemoryHabit,
 from faithful_search.coldstart.experts import DRILL, Habits, run_experts
 from faithful_search.coldstart.filtering import reject
 from faithful_search.coldstart.plans import Hop, plan_all, planner_for
-from faithful_search.coldstart.rubric import LABEL
 from faithful_search.coldstart.sft import IGNORED, build_dataset, weigh_copied
 from faithful_search.coldstart.swap_names import NameSwapper, held_out_facts, world_part
 from faithful_search.coldstart.twins import KINDS, TRAINING_BLANKS, Response, Shelf
@@ -29,7 +28,7 @@ from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.loading import read_tokenizer
 from faithful_search.measure.probes import UNSEEN_BLANKS
 from faithful_search.rewards import Format, SelfRubric, SourceGated, WorldRubric, step_validity
-from faithful_search.rewards.self_rubric import rubric_reply
+from faithful_search.rewards.self_rubric import LABEL, rubric_reply
 from faithful_search.tasks import Task, load_tasks
 from faithful_search.text import NameFinder
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox

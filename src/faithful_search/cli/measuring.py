@@ -37,7 +37,8 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..measure.provenance import Provenance
+    from ..judges.endpoint import EndpointJudge
+    from ..measure.provenance import File, Provenance
     from ..measure.summary import Audit
 
 _estimate = click.option(
@@ -241,7 +242,7 @@ def _left_open(result: "Audit") -> list[str]:
 @click.option("--private", is_flag=True, help="Create the dataset on the Hub as a private one.")
 @config
 def label(files: tuple[Path, ...], out: Path, estimate: bool, **options: Any) -> None:
-    """Build a dataset of a judge's labels on pairs of texts.
+    """Build a dataset of a judge's labels on pairs of texts, or of its scores of trajectories.
 
     The pairs come from the trajectories in FILES, which may be all that audit reads. To continue
     after an interruption, or to ask again about pairs that the judge abstained from, run the same
@@ -249,11 +250,20 @@ def label(files: tuple[Path, ...], out: Path, estimate: bool, **options: Any) ->
 
     For a second opinion of the same judge use another --out and --judge-cache none, then
     faithful-search agreement FIRST/pairs.jsonl --judge labels:SECOND/pairs.jsonl.
+
+    With --metric rubric the judge scores whole trajectories, as self-evaluation's policy learns to
+    (faithful-search train sft --rubric-files).
     """
     from ..measure.label import label as collect
 
     settings = settings_from(LabelSettings, options)
     judge = judge_of(options)
+    if settings.metric == "rubric":
+        if options["push_to"]:
+            raise click.UsageError(
+                "trajectories are uploaded by: faithful-search push trajectories"
+            )
+        return _score_by_rubric(files, out, estimate, judge, settings)
     if estimate:
         from ..measure.metrics import names
 
@@ -282,6 +292,36 @@ def label(files: tuple[Path, ...], out: Path, estimate: bool, **options: Any) ->
         exit_unfinished([*_pairs_left_open(labels), "more of them are in provenance.json"])
 
 
+def _score_by_rubric(
+    files: tuple[Path, ...],
+    out: Path,
+    estimate: bool,
+    judge: Judge | None,
+    settings: LabelSettings,
+) -> None:
+    from ..measure.scoring_by_rubric import rubric_bill, score_by_rubric
+
+    if estimate:
+        endpoint = _endpoint(judge)
+        return say(*(f"{file}: {rubric_bill(file, endpoint, **vars(settings))}" for file in files))
+    record = score_by_rubric(files, out, **_with_progress(judge), **vars(settings))
+    by_score = ", ".join(f"{count:,} of {score}" for score, count in record.scores.items())
+    say(f"{record.total:,} trajectories scored by {record.judge}: {by_score or 'none'}")
+    say(f"scored.jsonl, provenance.json in {out}")
+    if record.total:
+        say(f"next: faithful-search train sft --rubric_files {out / 'scored.jsonl'}")
+    if record.complete:
+        return None
+    lines = _files_left_open(record.files)
+    if record.unscored:
+        lines.append(
+            f"trajectories without a score: {record.unscored:,}; the same command asks again about "
+            "these only (of replies that are in the cache, with --judge-cache none)"
+        )
+        lines += [f"  {why}" for why in record.reasons[:SHOWN]]
+    exit_unfinished([*lines, "more of them are in provenance.json"])
+
+
 def _print_labels(labels: "Provenance") -> None:
     line = f"{labels.pairs:,} pairs labelled by {labels.judge} for {labels.metric}"
     if labels.pairs:
@@ -296,20 +336,26 @@ def _print_labels(labels: "Provenance") -> None:
 
 def _pairs_left_open(labels: "Provenance") -> list[str]:
     """Lines that say what was not read or judged, and why."""
-    lines: list[str] = []
-    for file in labels.files:
-        if file.broken_off:
-            lines.append(f"{file.name} could not be read to its end: {file.broken_off}")
-        if file.skipped:
-            count = f"{file.skipped} of {file.rows}"
-            lines.append(f"{file.name}: {count} rows could not be read or cut")
-            lines += [f"  {why}" for why in file.reasons[:SHOWN]]
+    lines = _files_left_open(labels.files)
     if labels.abstained:
         lines.append(
             f"pairs without a label: {labels.abstained:,}; the same command asks again about "
             "these only"
         )
         lines += [f"  {why}" for why in labels.unjudged[:SHOWN]]
+    return lines
+
+
+def _files_left_open(files: "Sequence[File]") -> list[str]:
+    """Lines that say which rows of the files were not read, and why."""
+    lines: list[str] = []
+    for file in files:
+        if file.broken_off:
+            lines.append(f"{file.name} could not be read to its end: {file.broken_off}")
+        if file.skipped:
+            count = f"{file.skipped} of {file.rows}"
+            lines.append(f"{file.name}: {count} rows could not be read or cut")
+            lines += [f"  {why}" for why in file.reasons[:SHOWN]]
     return lines
 
 
@@ -527,12 +573,19 @@ def install_metrics(cache: Path | None) -> None:
 
 
 def _bills(files: Sequence[str | Path], judge: Judge | None, **settings: Any) -> list[str]:
-    from ..judges.endpoint import EndpointJudge
     from ..measure.audit import bill
+
+    endpoint = _endpoint(judge)
+    return [f"{file}: {bill(file, endpoint, **settings)}" for file in files]
+
+
+def _endpoint(judge: Judge | None) -> "EndpointJudge":
+    """The judge whose bill is to be estimated. Raises `UsageError` for one that has none."""
+    from ..judges.endpoint import EndpointJudge
 
     if not isinstance(judge, EndpointJudge):
         raise click.UsageError("--estimate is for --judge endpoint: no other judge has a bill")
-    return [f"{file}: {bill(file, judge, **settings)}" for file in files]
+    return judge
 
 
 def _with_progress(judge: Judge | None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from ..errors import ConfigError, DataError
 from ..inference.chat import ChatFormat
 from ..inference.transformers import TransformersGenerator
 from ..rewards import SelfCorrectness, SelfRubric, WorldRubric
-from ..rewards.self_rubric import RUBRIC, rubric_reply
+from ..rewards.self_rubric import LABEL, RUBRIC, rubric_reply
 from ..rewards.world_rubric import explained
 from ..text import NameFinder, exact_match
 from ..training.processes import gathered
@@ -30,10 +30,6 @@ from ..trajectory import Step, Trajectory, read_jsonl
 from .plans import UNKNOWN, contains
 from .sft import IGNORED
 
-LABEL = "rubric"
-"""The entry in `meta` of a scored trajectory: `{"score": 0.4, "why": "…"}`, with the name of the
-"error" where the world's facts gave the score.
-"""
 MISTAKES = ("guess", "recite", "invent", "early", "lost", "misread", "silent", "extras")
 REPORT = "evaluator.json"
 

@@ -158,13 +158,13 @@ class Judge(ABC):
 class Request(msgspec.Struct, frozen=True):
     """A text to be written: the name of a file in `judges/prompts`, and what it is filled with."""
 
-    prompt: Literal["claims", "lure", "condense", "thread_summary", "thread_synthesis"]
+    prompt: Literal["claims", "lure", "condense", "rubric", "thread_summary", "thread_synthesis"]
     fields: Mapping[str, str]
 
 
 class Writer(ABC):
     """Writes texts on request: the claims of an answer, a lure, what passages say about a query,
-    the summary of a thread.
+    what is wrong with a trajectory, the summary of a thread.
     """
 
     if TYPE_CHECKING:

@@ -180,8 +180,15 @@ def bill(source: PathLike, judge: "EndpointJudge", **settings: Any) -> str:
         scorer.score(batch)
         rows_read += len(batch)
     total = total_rows([path], audit_settings.limit) or rows_read
-    stats = dry.stats
     dry.close()
+    return bill_of(dry, rows_read, total)
+
+
+def bill_of(dry: "EndpointJudge", rows_read: int, total: int) -> str:
+    """A sentence about what `total` rows would cost, from what a dry judge counted for `rows_read`
+    of them.
+    """
+    stats = dry.stats
     scale = total / rows_read
     basis = "" if total == rows_read else f", from the first {rows_read:,}"
     calls = round(scale * stats.calls)
@@ -192,7 +199,7 @@ def bill(source: PathLike, judge: "EndpointJudge", **settings: Any) -> str:
     cost = "its cost unknown without --judge-prices"
     if stats.cost:
         cost = f"cost {scale * stats.cost:.4f}"
-    minutes = calls / judge.concurrency / 60  # if a call takes a second, which nobody knows
+    minutes = calls / dry.concurrency / 60  # if a call takes a second, which nobody knows
     return (
         f"{total:,} rows{basis}: about {calls:,} calls{cached}, "
         f"{prompt_tokens:,} + {completion_tokens:,} tokens, {cost}, "

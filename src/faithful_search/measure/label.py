@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Protocol, TypeVar, get_args
 
 import msgspec
 
@@ -38,6 +38,16 @@ from .writing import results_folder, write_metrics
 METRICS = get_args(PairMetric)
 BATCH_ROWS = 64  # the number of rows that a process reads at a time
 Progress = Callable[..., Any]
+
+
+class HasId(Protocol):
+    """What can be sampled by its id."""
+
+    @property
+    def id(self) -> str: ...
+
+
+Item = TypeVar("Item", bound=HasId)
 
 
 class LabelledPair(msgspec.Struct, frozen=True):
@@ -116,7 +126,7 @@ def label(
     label_settings = LabelSettings(**settings)
     bar = on_progress or progress_bar
     judge = reward(label_settings.metric, judge).judge
-    sources = _files(files)
+    sources = files_of(files)
     folder = results_folder(Path(out))
     with Records(folder / PAIRS, "labelling", LabelledPair, _id_and_label) as labels:
         unfinished = _begun(label_settings, judge, folder).with_files(sources.values())
@@ -171,7 +181,7 @@ def reward(metric: str, judge: Judge | None = None) -> JudgedReward:
     return kind(judge=GroundingJudge() if judge is None else judge)
 
 
-def _files(files: Sequence[PathLike]) -> dict[Path, File]:
+def files_of(files: Sequence[PathLike]) -> dict[Path, File]:
     """The files, and those in the folders, with their digests. Raises `DataError` for a file that
     is not there.
     """
@@ -232,14 +242,14 @@ def _ask(judge: Judge, labels: Records[LabelledPair], pairs: Iterable["PairToJud
     return unjudged
 
 
-def sampled(pairs: Iterable["PairToJudge"], count: int, seed: int) -> list["PairToJudge"]:
-    """`count` pairs in their order, chosen by the hash of seed and id. A larger sample contains
-    these.
+def sampled(items: Iterable[Item], count: int, seed: int) -> list[Item]:
+    """`count` pairs or trajectories in their order, chosen by the hash of seed and id. A larger
+    sample contains these.
     """
     chosen = heapq.nsmallest(
-        count, enumerate(pairs), key=lambda numbered: rank(seed, numbered[1].id)
+        count, enumerate(items), key=lambda numbered: rank(seed, numbered[1].id)
     )
-    return [pair for _, pair in sorted(chosen, key=lambda numbered: numbered[0])]
+    return [item for _, item in sorted(chosen, key=lambda numbered: numbered[0])]
 
 
 def _pairs(

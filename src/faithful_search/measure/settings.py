@@ -15,6 +15,8 @@ How = Literal["unicode", "squad", "pokee"]
 """The normaliser of compared answers (`text.normalize`)."""
 PairMetric = Literal["info_think", "think_search", "think_answer", "answer_support"]
 """The metrics that ask a judge about pairs of texts."""
+LabelMetric = Literal["info_think", "think_search", "think_answer", "answer_support", "rubric"]
+"""What a judge can label: pairs of texts, or whole trajectories by the rubric of self-evaluation."""
 Format = Literal["atif", "inspect", "langfuse", "openai", "pi", "trajectory"]
 """What trajectories are converted to."""
 
@@ -62,9 +64,12 @@ class LabelSettings(ReadingSettings):
     """What is labelled, and in how many processes rows are read."""
 
     workers: int | None = flag(1, "number of processes that read rows")
-    metric: PairMetric = flag("info_think", "metric to label pairs for")
+    metric: LabelMetric = flag(
+        "info_think", "metric to label pairs for, or 'rubric', which scores whole trajectories"
+    )
     sample: int | None = flag(
-        None, "number of pairs to label; larger samples are supersets of smaller ones"
+        None,
+        "number of pairs or trajectories to label; larger samples are supersets of smaller ones",
     )
     seed: int = flag(0, "random seed of the sample")
     license: str = flag(

@@ -38,7 +38,6 @@ from ..coldstart.filtering import (
 )
 from ..coldstart.plans import Plan, counted, plan_all, planner_for
 from ..coldstart.rubric import (
-    LABEL,
     EvaluatorCheck,
     Teaching,
     evaluator_rows,
@@ -57,6 +56,7 @@ from ..inference.chat import ChatFormat
 from ..inference.loading import read_tokenizer
 from ..measure.evaluation import MERGED, Record
 from ..measure.writing import write_metrics
+from ..rewards.self_rubric import LABEL
 from ..tasks import load_tasks
 from ..tools.knowledge_graph import KnowledgeGraph
 from ..tools.local_search import LocalSearch

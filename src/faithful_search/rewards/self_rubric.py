@@ -16,6 +16,10 @@ from .self_asked import SelfAsked
 
 # the paper's scores by the gravest error of a trajectory
 RUBRIC = {"none": 1.0, "minor": 0.7, "moderate": 0.4, "major": 0.2, "critical": 0.0}
+LABEL = "rubric"
+"""The entry in `meta` of a scored trajectory: `{"score": 0.4, "why": "…"}`, with the name of the
+"error" where the world's facts gave the score.
+"""
 # not what is of another scale, such as 1/5 or 1%
 _SCORE = re.compile(
     r"score[\s:*_=\"']{1,8}([01](?:\.[0-9]+)?|\.[0-9]+)(?!\s*[/%]|[0-9]|\.[0-9])", re.IGNORECASE
@@ -59,16 +63,35 @@ class SelfRubric(SelfAsked):
     )
 
     def shown(self, trajectory: Trajectory, fence: Fence) -> str:
-        text = trajectory.text
-        if not text:
-            text = dialects.load(trajectory.dialect or "self_eval").render(trajectory)
-        return f"<trajectory>\n{fence.escape(text)}\n</trajectory>"
+        return f"<trajectory>\n{fence.escape(shown_text(trajectory))}\n</trajectory>"
 
     def read(self, reply: str) -> float | None:
-        # the last one: an explanation may weigh other scores before it decides
-        scores = _SCORE.findall(reply)
-        value = float(scores[-1]) if scores else None
-        return value if value in RUBRIC.values() else None
+        score, _ = read_rubric(reply)
+        return score
+
+
+def shown_text(trajectory: Trajectory) -> str:
+    """The trajectory as whoever scores it reads it: as it was written."""
+    if trajectory.text:
+        return trajectory.text
+    return dialects.load(trajectory.dialect or "self_eval").render(trajectory)
+
+
+def read_rubric(reply: str) -> tuple[float | None, str]:
+    """The score in a reply, `None` where there is none of the rubric's, and the explanation before
+    it.
+
+    Example:
+        >>> read_rubric("It stopped too early.\\nScore: 0.2"), read_rubric("Score: 0.5")
+        ((0.2, 'It stopped too early.'), (None, ''))
+    """
+    # the last one: an explanation may weigh other scores before it decides
+    scores = list(_SCORE.finditer(reply))
+    if not scores:
+        return None, reply.strip()
+    value = float(scores[-1][1])
+    explanation = reply[: scores[-1].start()].rstrip(" *_\"'#\n\t")
+    return value if value in RUBRIC.values() else None, explanation.strip()
 
 
 def rubric_reply(explanation: str, score: float) -> str:
