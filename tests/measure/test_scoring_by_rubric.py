@@ -1,4 +1,4 @@
-"""`faithful-search label --metric rubric`: a judge scores trajectories, which the cold start reads."""
+"""`faithful-search label --metric rubric`: a judge scores trajectories for the cold start."""
 
 import json
 

@@ -4,8 +4,8 @@
 files ─> trajectories ─ judge ─> the same with meta["rubric"], in scored.jsonl
 ```
 
-The paper has GPT-4.1 score trajectories, and trains the policy to score as it does (trajectory-level
-self-evaluation, section 2.2); `recipes/sft.py --rubric_files` reads the file. Trajectories are read
+The paper has GPT-4.1 score trajectories, and trains the policy to score as it does
+(trajectory-level self-evaluation, section 2.2); `recipes/sft.py --rubric_files` reads the file. Trajectories are read
 row by row and written as they are scored, so that a run can be continued.
 """
 
@@ -96,11 +96,11 @@ def score_by_rubric(
 ) -> ScoredTrajectories:
     """Write `scored.jsonl` while the judge answers, then `provenance.json`.
 
-    A line is a trajectory, without token ids, with `meta["rubric"]`: its `score` (0.0, 0.2, 0.4, 0.7
-    or 1.0), the judge's explanation (`why`), the `judge`, and the digest of the `row` that it was
-    read from. Trajectories without a reference answer are counted and left out. One that the judge
-    does not answer about, or answers without a score of the rubric, gets no line; the same call asks
-    again about it.
+    A line is a trajectory, without token ids, with `meta["rubric"]`: its `score` (0.0, 0.2, 0.4,
+    0.7 or 1.0), the judge's explanation (`why`), the `judge`, and the digest of the `row` that it
+    was read from. Trajectories without a reference answer are counted and left out. One that the
+    judge does not answer about, or answers without a score of the rubric, gets no line; the same
+    call asks again about it.
 
     Args:
         files: as `audit` reads them, without the standard input.
@@ -229,7 +229,7 @@ def _request(trajectory: Trajectory) -> Request:
         "reference": " | ".join(trajectory.answers),
         "trajectory": shown_text(trajectory),
     }
-    return Request(METRIC, fields)
+    return Request("rubric", fields)
 
 
 def _score(

@@ -16,7 +16,7 @@ How = Literal["unicode", "squad", "pokee"]
 PairMetric = Literal["info_think", "think_search", "think_answer", "answer_support"]
 """The metrics that ask a judge about pairs of texts."""
 LabelMetric = Literal["info_think", "think_search", "think_answer", "answer_support", "rubric"]
-"""What a judge can label: pairs of texts, or whole trajectories by the rubric of self-evaluation."""
+"""What a judge can label: pairs of texts, or by a rubric (self-evaluation) whole trajectories."""
 Format = Literal["atif", "inspect", "langfuse", "openai", "pi", "trajectory"]
 """What trajectories are converted to."""
 
