@@ -5,8 +5,8 @@ files ─> trajectories ─ judge ─> the same with meta["rubric"], in scored.j
 ```
 
 The paper has GPT-4.1 score trajectories, and trains the policy to score as it does
-(trajectory-level self-evaluation, section 2.2); `recipes/sft.py --rubric_files` reads the file. Trajectories are read
-row by row and written as they are scored, so that a run can be continued.
+(trajectory-level self-evaluation, section 2.2); `recipes/sft.py --rubric_files` reads the file.
+Trajectories are read row by row and written as they are scored, so that a run can be continued.
 """
 
 from collections import Counter
