@@ -25,6 +25,7 @@ from faithful_search.judges import ContainmentJudge, GroundingJudge
 from faithful_search.judges.endpoint import EndpointJudge
 from faithful_search.measure.evaluation import Evaluation
 from faithful_search.recipes import pou
+from faithful_search.recipes.condensing import build_condenser
 from faithful_search.rewards import AnswerSupport, Correctness, Mix, Shuffled, SourceGated
 from faithful_search.tasks import Task, load_tasks
 from faithful_search.training.refusing import read_config
@@ -231,9 +232,30 @@ def test_a_reward_of_the_literature_asks_the_judge():
     assert isinstance(mix.parts["correctness"].judge, EndpointJudge)
 
 
+WRITER = ("--writer_url", "http://127.0.0.1:9/v1", "--writer_model", "small")
+
+
+def test_lures_are_written_by_the_writer_not_by_the_judge():
+    mix = reward(*JUDGE, *WRITER, "--lures", "judge")
+    assert mix.parts["evidence_sensitivity"].writer.model == "small"
+
+
+def test_the_judge_writes_lures_where_there_is_no_writer():
+    mix = reward(*JUDGE, "--lures", "judge")
+    assert mix.parts["evidence_sensitivity"].writer.model == "served"
+
+
+@pytest.mark.parametrize("recipe", ["pou", "pokee"])
+def test_a_writer_condenses_without_a_judge(recipe):
+    script, _, _ = parse(recipe, *WRITER, "--condense", "true")
+    assert build_condenser(script).writer.model == "small"
+
+
 @pytest.mark.parametrize(
     ("recipe", "flags", "says"),
     [
+        ("pou", "--writer_model small --condense true", "--writer_url and --writer_model go"),
+        ("pokee", " ".join(WRITER), "would have nothing to write"),
         (
             "pou",
             "--lam 0.9 --whiten false",

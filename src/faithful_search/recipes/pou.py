@@ -31,7 +31,7 @@ from ..rewards import (
 from ..rewards.perturbation import Passage
 from ..training.starting import run_recipe
 from ..world.facts import FactsJudge
-from .condensing import CondensingArguments, build_condenser as build_condenser, writer_of
+from .condensing import CondensingArguments, build_condenser as build_condenser
 from .running import TrainingRecipe
 
 if TYPE_CHECKING:
@@ -88,7 +88,8 @@ class PoUArguments(CondensingArguments):
     )
     process_on_right: bool = knob(pou_mix, "process_on_right", default=False)
     lures: Literal["template", "judge"] = flag(
-        "template", "Who writes R_pt's lures: 'template' or 'judge'."
+        "template",
+        "Who writes R_pt's lures: 'template', or 'judge', whose model it is, or the writer.",
     )
     support: bool = flag(
         True, "Reward the support of the answer, R_ans. false leaves it out (α = 0)."
@@ -103,6 +104,10 @@ class PoUArguments(CondensingArguments):
     alpha_start: float | None = knob(pou_mix, "alpha_start")
     alpha_tau: float = knob(Adaptive, "tau")
     alpha_kappa: float = knob(Adaptive, "kappa")
+
+    @property
+    def has_to_write(self) -> bool:
+        return self.condense or self.lures == "judge"
 
     @property
     def probes(self) -> bool:
@@ -170,7 +175,8 @@ class PoUArguments(CondensingArguments):
     def _check_judge(self) -> None:
         if self.reads:  # the judge is a model
             return
-        if "judge" in (self.correctness, self.lures):
+        lures_need_it = self.lures == "judge" and self.writer_model is None
+        if self.correctness == "judge" or lures_need_it:
             raise ConfigError(
                 "--correctness judge and --lures judge need a judge with a model: --judge "
                 "endpoint, say"
@@ -231,7 +237,8 @@ def build_reward(script: PoUArguments, judge: Judge | None = None) -> Mix:
     judge = judge or script.load_judge()
     if script.reward in published.names():
         # A judge that the reward does not ask has work where its model condenses
-        is_asked = published.asks_judge(script.reward) or not script.condense
+        condenses = script.condense and script.writer_model is None
+        is_asked = published.asks_judge(script.reward) or not condenses
         return published.mix_of(script.reward, judge if is_asked else None)
     correctness = _correctness(script, judge)
     snippets = _snippets(script)
@@ -257,7 +264,9 @@ def _proof_of_use(
         from ..world import bundled_world  # reads the whole world
 
         foils = bundled_world(("train",))
-    writer = writer_of(judge, "--lures judge") if script.lures == "judge" else None
+    writer = None
+    if script.lures == "judge":
+        writer = script.load_writer(judge, "--lures judge")
     sensitivity: Reward | None = script.sensitivity(foils=foils, snippets=snippets, writer=writer)
     if sensitivity is not None and script.shuffle_sensitivity:
         sensitivity = Shuffled(sensitivity)

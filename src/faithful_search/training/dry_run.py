@@ -133,7 +133,7 @@ def _bundled_world(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _random_models(values: Mapping[str, Any], out: str) -> dict[str, Any]:
-    """A random model in place of the policy's, and of a judge that is a model."""
+    """A random model in place of the policy's, and of a judge or a writer that is a model."""
     model = str(values["model_name_or_path"])
     replaced: dict[str, Any] = {}
     path = bundled_policy(model, values.get("dialect", "pou"))
@@ -144,7 +144,10 @@ def _random_models(values: Mapping[str, Any], out: str) -> dict[str, Any]:
         with state.main_process_first():  # the others wait until the model is there
             if state.is_main_process:
                 build_shrunk(model, path)
-    if values.get("judge") is not None and values["judge"] not in WORDS:
+    has_writer = values.get("writer_model") is not None
+    if has_writer:
+        replaced |= {"writer_model": None, "writer_url": None}
+    if has_writer or (values.get("judge") is not None and values["judge"] not in WORDS):
         # A generator, since the judge may have to write
         replaced |= {"judge": "generator", "judge_model": path, "judge_url": None}
     return replaced
