@@ -6,7 +6,7 @@ from dataclasses import replace
 import lab
 import pytest
 from agent_talk import TASK, Shelf
-from stub_server import StubServer
+from stub_server import StubServer, tool_call
 
 from faithful_search import agents
 from faithful_search.agents.models import PromptTooLong
@@ -48,6 +48,22 @@ class TestServed:
             [request] = stub.requests
         asked = {name: request[name] for name in ("max_tokens", "stop", "temperature", "seed")}
         assert asked == {"max_tokens": 9, "stop": ["END"], "temperature": 0.5, "seed": 3}
+
+    @pytest.mark.parametrize("agent", ["ircot", "untrained"])
+    def test_a_prompt_that_outgrew_the_window_ends_it(self, agent):
+        def label(messages):
+            stub.mode = "context"  # from the second request on
+            return (
+                tool_call("local_search", '{"query": "x"}')
+                if agent == "untrained"
+                else "A thought."
+            )
+
+        with StubServer(label=label, mode="plain") as stub, Toolbox([Shelf()]) as toolbox:
+            model = agents.ServedModel("stub", stub.url, key="")
+            chosen = agents.open_agent(agent, model, toolbox, agents.AgentSettings())
+            [trajectory] = chosen.run([TASK])
+        assert trajectory.stop_reason == "token_limit"
 
     def test_one_that_was_given_up_is_asked_again_in_the_next_run(self):
         with StubServer(mode="error") as stub, Toolbox([]) as toolbox:

@@ -49,7 +49,7 @@ def test_a_mean_over_rollouts_is_called_by_their_number(samples, name):
     assert mean_at(samples) == name
 
 
-def evaluation(values, metric="exact_match", errors=None, failed=0):
+def evaluation(values, metric="exact_match", errors=None, failed=0, failed_because=""):
     questions = [str(number) for number in range(len(values))]
     return Evaluation(
         rows={metric: mean_ci(values)},
@@ -58,6 +58,7 @@ def evaluation(values, metric="exact_match", errors=None, failed=0):
         tool_calls={},
         errors=errors,
         failed=failed,
+        failed_because=failed_because,
     )
 
 
@@ -89,8 +90,8 @@ def test_sets_that_were_left_out_are_below_the_table():
 
 
 def test_episodes_that_failed_are_below_the_table():
-    text = str(SuiteResults({"nq": evaluation([1.0], failed=3)}))
-    assert text.endswith("nq: 3 episodes failed and count nowhere")
+    text = str(SuiteResults({"nq": evaluation([1.0], failed=3, failed_because="busy")}))
+    assert text.endswith("nq: 3 episodes failed and count nowhere (busy)")
 
 
 def test_errors_are_a_table_with_a_row_for_each_set():

@@ -70,6 +70,22 @@ def test_a_suite_is_not_compared_with_a_single_set(folders, tmp_path):
         open_suites([folders[0], tmp_path / "single"])
 
 
+def test_a_folder_that_is_not_there_is_named(folders, tmp_path):
+    with pytest.raises(DataError, match="no such file or folder"):
+        open_suites([folders[0], tmp_path / "nowhere"])
+
+
+def test_an_evaluation_that_has_not_ended_is_named(folders, tmp_path):
+    (tmp_path / "begun" / "unfinished").mkdir(parents=True)
+    with pytest.raises(DataError, match=r"has not ended: .* --resume"):
+        open_suites([folders[0], tmp_path / "begun"])
+
+
+def test_the_legend_counts_the_questions_of_differences(folders):
+    found = compare_suites(open_suites(folders))
+    assert "Questions that rag and ours share: nq 20, triviaqa 20" in str(found)
+
+
 def test_evaluations_of_one_set_are_no_suites(tmp_path):
     write_metrics(tmp_path / "metrics.json", {"tiny": evaluation(0.5)})
     assert open_suites([tmp_path]) is None

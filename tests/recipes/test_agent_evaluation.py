@@ -97,6 +97,34 @@ def test_an_estimate_asks_nothing(agent, served, tmp_path, capsys):
     assert re.search(r"the judge \S+: at most [1-9]", printed)
 
 
+def test_an_estimate_needs_no_empty_folder(served, tmp_path, capsys):
+    (tmp_path / "metrics.json").write_text("{}", encoding="utf-8")
+    assert measured(served, tmp_path, "--agent=rag", "--estimate=true") == {}
+    assert (tmp_path / "metrics.json").read_text(encoding="utf-8") == "{}"
+
+
+def test_an_estimate_names_sets_that_are_left_out(served, tmp_path, capsys):
+    path = tmp_path / "two.yaml"
+    absent = '  - {name: absent, source: "{data}/absent.jsonl.gz", corpus: world}'
+    path.write_text(f"{TWO_SETS}{absent}\n", encoding="utf-8")
+    flags = ("--agent=rag", f"--suite={path}", "--estimate=true")
+    measured(served, tmp_path / "out", *flags)
+    assert "left out: absent: no data/absent.jsonl.gz" in capsys.readouterr().out
+
+
+def test_tokens_that_nobody_counted_are_said(served, tmp_path, capsys):
+    served.mode = "garbage"
+    measured(served, tmp_path / "out", "--agent=direct", "--corpus=none")
+    printed = capsys.readouterr().out
+    assert "did not say how many tokens a request had: the counts are too low (2 times)" in printed
+
+
+def test_a_model_that_is_not_there_is_no_judge(served, tmp_path):
+    flags = ("--agent=direct", "--corpus=none", "--endpoint=http://127.0.0.1:9/v1")
+    with pytest.raises(UnreachableError, match=r"the agent's model cannot be asked: .* --resume"):
+        measured(served, tmp_path / "out", *flags)
+
+
 def test_an_estimate_bounds_what_is_asked(served, suite_file, tmp_path, capsys):
     flags = ("--agent=rag", f"--suite={suite_file}", "--turn_tokens=8")
     measured(served, tmp_path / "out", *flags, "--estimate=true")
@@ -109,7 +137,9 @@ def test_episodes_that_failed_are_asked_for_again(tmp_path, capsys):
     out = tmp_path / "out"
     flags = ("--agent=direct", "--corpus=none")
     with StubServer(label=answered, mode="context") as broken:
-        with pytest.raises(UnreachableError, match="did not answer in 2 episodes"):
+        with pytest.raises(
+            UnreachableError, match=r"2 episodes got no answer .*maximum context length"
+        ):
             measured(broken, out, *flags)
         assert not (out / "metrics.json").exists()
         broken.mode = "ok"

@@ -78,6 +78,14 @@ def test_one_that_was_interrupted_ends_with_the_same_table(
     assert not (out / "unfinished").exists()
 
 
+def test_one_that_failed_before_it_began_blocks_nothing(suite_file, tmp_path):
+    (tmp_path / "none").mkdir()
+    out = tmp_path / "out"
+    with pytest.raises(ConfigError, match="cannot open the model"):
+        measured(suite_file, out, f"--model={tmp_path / 'none'}")
+    assert [*measured(suite_file, out)["sets"]] == ["facts", "passages"]
+
+
 def test_a_suite_that_has_ended_is_not_measured_again(suite_file, tmp_path):
     out = tmp_path / "out"
     metrics = measured(suite_file, out)

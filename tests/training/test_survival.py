@@ -219,6 +219,7 @@ GLOO = RuntimeError("[/x/gloo/transport/tcp/pair.cc:5] Connection closed by peer
     [
         (ConfigError("these settings"), 1, 1, "error: these settings"),
         (KeyboardInterrupt(), 1, 130, "error: interrupted; a run that has saved"),
+        (KeyboardInterrupt("interrupted; 3 lines"), 1, 130, "error: interrupted; 3 lines"),
         (Terminated(), 1, 143, "error: told to end (SIGTERM); a run that has saved"),
         (GLOO, 2, 1, f"{LOST}Connection closed by peer [::1]:8; a run that has saved"),
         (

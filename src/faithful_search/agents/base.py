@@ -22,7 +22,7 @@ from ..tools.base import Observation
 from ..tools.toolbox import Session, Toolbox, searches
 from ..trajectory import Step, ToolCall, Trajectory
 from ..wire.background import map_concurrently
-from ..wire.llm import Messages, Unanswered
+from ..wire.llm import Messages, OutgrownWindow, Unanswered
 from .models import ChatModel, PromptTooLong, Reply
 from .prompts import filled
 
@@ -122,6 +122,12 @@ class Attempt:
                 seed=self._seed,
             )
         except PromptTooLong as fault:
+            raise Stopped("token_limit", str(fault)) from None
+        except OutgrownWindow as fault:
+            if (
+                not self.used.requests
+            ):  # the limit of the reply may be wrong: no episode would begin
+                raise
             raise Stopped("token_limit", str(fault)) from None
         self.used.requests += 1
         self.used.prompt_tokens += reply.prompt_tokens

@@ -86,7 +86,7 @@ def data(names: tuple[str, ...], out: Path | None, **options: Any) -> None:
         published(name).split(split)
     merge = options["merge"]
     if merge is not None and not merge.name.endswith(".jsonl.gz"):
-        raise click.UsageError(f"--merge writes gzipped JSON lines: call it {merge.name}.jsonl.gz")
+        raise click.UsageError(f"--merge writes gzipped JSON lines: {merge} must end in .jsonl.gz")
     files, broken = _download_all(splits, out or data_folder(), options)
     if merge is not None:
         count = merge_files(files, merge)
@@ -108,7 +108,10 @@ def _splits(names: Sequence[str], suite: str | None, split: str | None) -> list[
     sets = load_suite(suite).sets
     of_suite = [(entry.source, entry.split) for entry in sets if entry.source in PUBLISHED]
     if not of_suite:
-        raise ConfigError(f"the suite {suite} has no published sets to download")
+        raise ConfigError(
+            f"the suite {suite} has no published sets to download, only files: name sets such as "
+            "hotpotqa instead of --suite"
+        )
     return of_suite
 
 

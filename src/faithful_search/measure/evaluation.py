@@ -57,6 +57,7 @@ class Evaluation(Measured, msgspec.Struct, frozen=True):
         errors: why episodes failed; `None` where nothing says whether answers are right.
         failed: the number of episodes that the agent's endpoint did not finish. They count nowhere
             else.
+        failed_because: why they failed, in the words of most of them.
         trajectories: the rollouts, with `scores` and `reasons` in their `meta`. They are not in the
             dictionary.
     """
@@ -69,6 +70,7 @@ class Evaluation(Measured, msgspec.Struct, frozen=True):
     made_by: dict[str, str] = {}
     errors: ErrorCounts | None = None
     failed: int = 0
+    failed_because: str = ""
     trajectories: list[Trajectory] = []
 
     def calls_by_tool(self) -> dict[str, int]:
@@ -143,8 +145,15 @@ def run_episodes(
     named = {name: msgspec.structs.replace(task, id=name) for task, name, _ in copies(tasks)}
     done: dict[str, Trajectory] = {}
     with ExitStack() as stack:
-        ledger = stack.enter_context(Ledger(file, "evaluation")) if file else None
-        if ledger is not None:
+        ledger = None
+        if file is not None:
+            ledger = Ledger(
+                file,
+                "evaluation",
+                asked="the agent's model",
+                again="run the same with --resume to go on",
+            )
+            stack.enter_context(ledger)
             for _, line in ledger.read():
                 try:
                     rollout = Trajectory.from_json(line)

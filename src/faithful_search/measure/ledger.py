@@ -35,6 +35,8 @@ class Ledger:
         path: of the file.
         kind: what a run that writes such a file is called in errors.
         anew: throw away what the file holds.
+        asked: who is asked for the lines, as messages say it.
+        again: how an interrupted run goes on, as messages say it.
 
     Attributes:
         count: the number of lines in the file.
@@ -42,8 +44,17 @@ class Ledger:
     Raises `DataError` when the file cannot be written, or another run writes it.
     """
 
-    def __init__(self, path: Path, kind: str = "audit", anew: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        kind: str = "audit",
+        anew: bool = False,
+        *,
+        asked: str = "the judge",
+        again: str = "run the same again to go on",
+    ) -> None:
         self.path = path
+        self._asked, self._again = asked, again
         self.count = self._end = 0
         try:
             path.touch()
@@ -64,9 +75,9 @@ class Ledger:
         if isinstance(error, (KeyboardInterrupt, JudgeError)):
             ending = "interrupted"
             if isinstance(error, JudgeError):
-                ending = f"the judge cannot be asked: {error}"
+                ending = f"{self._asked} cannot be asked: {error}"
             raise type(error)(
-                f"{ending}; {self.count} lines are in {self.path}, run the same again to go on"
+                f"{ending}; {self.count} lines are in {self.path}, {self._again}"
             ) from error
 
     def read(self) -> Iterator[tuple[int, bytes]]:

@@ -132,7 +132,7 @@ class SuiteResults(Measured, msgspec.Struct, frozen=True):
             parts.append(aligned(error_rows(errors)))
         notes = [f"left out: {line}" for line in self.left_out]
         notes += [
-            f"{name}: {run.failed} episodes failed and count nowhere"
+            f"{name}: {run.failed} episodes failed and count nowhere ({run.failed_because})"
             for name, run in self.sets.items()
             if run.failed
         ]

@@ -32,7 +32,7 @@ class SignedRank(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         if self.p is None:
-            return "no difference"
+            return "no difference" if self.zeros else "-"
         least = 2 / 2**self.n
         note = f", which cannot be below {least:.3g} with so few" if least > LEVEL else ""
         return f"p = {self.p:.3g} (n={self.n}{note})"

@@ -270,15 +270,24 @@ def percentile_interval(value: float, blocks: Iterable[Floats], n: int) -> Estim
     )
 
 
-def pooled_estimate(columns: Columns, function: Function, questions: Clusters) -> Estimate:
+def pooled_estimate(
+    columns: Columns,
+    function: Function,
+    questions: Clusters,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
+) -> Estimate:
     """The function of the sums over all rollouts, with the interval of its jackknife over
-    questions. n counts the questions of rollouts whose values are not all zeros.
+    questions, cut off at the bounds of the function. n counts the questions of rollouts whose
+    values are not all zeros.
     """
     table = as_table(columns, list(columns), len(questions))
     used: NDArray[np.bool_] = np.any(table, axis=1)
     sums = sums_by_unit(table[used], numbered(questions)[used])
     estimate = _jackknifed(sums, lambda sums: function(by_name(columns, sums)))
-    return msgspec.structs.replace(estimate, not_applicable=int((~used).sum()))
+    low, high = estimate.low, estimate.high
+    if low is not None and high is not None:
+        low, high = max(low, bounds[0]), min(high, bounds[1])
+    return msgspec.structs.replace(estimate, low=low, high=high, not_applicable=int((~used).sum()))
 
 
 def pooled_difference(

@@ -1,6 +1,7 @@
 """Run a policy, or any other agent, on questions and say how right and how faithful it was."""
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from pathlib import Path
@@ -201,7 +202,9 @@ def evaluate_agent(
         unremembered=unremembered(tasks),
     )
     failed = [rollout for rollout in (*rollouts, *controlled) if rollout.stop_reason == FAILED]
-    return msgspec.structs.replace(evaluation, failed=len(failed))
+    reasons = Counter(str(rollout.meta.get("why", "")) for rollout in failed)
+    [(reason, _)] = reasons.most_common(1) or [("", 0)]
+    return msgspec.structs.replace(evaluation, failed=len(failed), failed_because=reason)
 
 
 def run_suite(
@@ -292,7 +295,9 @@ def evaluate_rollouts(
         rows |= verdict_rows(seen, questions)
     tool_calls = {tool: [counts[tool] for counts in calls] for tool in tools}
     if len(tools) > 1:
-        rows[ENTROPY] = pooled_estimate(tool_calls, normalized_entropy, questions)
+        rows[ENTROPY] = pooled_estimate(
+            tool_calls, normalized_entropy, questions, bounds=(0.0, 1.0)
+        )
     return Evaluation(
         rows=rows,
         questions=list(questions),

@@ -20,6 +20,8 @@ from .stats import NOTHING, Estimate
 from .tuning import TunedOn, one_sided, tuned_on
 
 RESULTS = "metrics.json"
+UNFINISHED = "unfinished"
+"""The folder in which an evaluation keeps its rollouts until it ends."""
 
 
 class SuiteSide(msgspec.Struct, frozen=True):
@@ -49,6 +51,8 @@ class SuiteComparison(msgspec.Struct, frozen=True):
         wilcoxon: the signed-rank test of those differences, a set each.
         notes: sentences about what else may cause a difference.
         tool_calls: the number of calls of each tool, of each side and set.
+        paired: the number of questions that each later side shares with the first, by set; a mean
+            of a side is over all of its own.
     """
 
     names: list[str]
@@ -60,6 +64,7 @@ class SuiteComparison(msgspec.Struct, frozen=True):
     wilcoxon: dict[str, list[SignedRank]]
     notes: list[str] = []
     tool_calls: list[dict[str, dict[str, int]]] = []
+    paired: list[dict[str, int]] = []
 
     def table(self) -> list[list[str]]:
         """The cells of a table, header first: for each metric the macro mean of each side, then of
@@ -82,9 +87,10 @@ class SuiteComparison(msgspec.Struct, frozen=True):
     def legend(self) -> list[str]:
         """Sentences below the table."""
         return [
-            f"Each of the {len(self.sets)} sets counts alike: {', '.join(self.sets)}. A difference "
-            "is paired by question within each set. * its interval leaves out 0, ** also after "
-            f"Holm's correction over the {len(self.macro)} metrics.",
+            f"Each set counts alike: {', '.join(self.sets)}. A difference is paired by question "
+            "within each set. * its interval leaves out 0, ** also after Holm's correction over the "
+            "metrics that have a difference.",
+            *self._paired(),
             "Wilcoxon's test takes a difference for each set. Its p is exact, two-sided and not "
             "corrected for the number of metrics; n counts sets whose difference is not 0.",
             *self.notes,
@@ -92,6 +98,15 @@ class SuiteComparison(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return "\n\n".join([aligned(self.table()), "\n".join(map(as_line, self.legend()))])
+
+    def _paired(self) -> list[str]:
+        """For each later side a sentence about the questions that its differences rest on."""
+        first_name, *later_names = self.names
+        sentences = []
+        for name, questions in zip(later_names, self.paired, strict=True):
+            counts = ", ".join(f"{set_name} {count}" for set_name, count in questions.items())
+            sentences.append(f"Questions that {first_name} and {name} share: {counts}.")
+        return sentences
 
     def _after_holm(self, place: int) -> list[str]:
         column = {metric: changes[place] for metric, changes in self.macro_differences.items()}
@@ -110,6 +125,8 @@ def open_suites(paths: Sequence[PathLike]) -> list[SuiteSide] | None:
     if not suites:
         return None
     single_sets = [path for path in contents if path not in suites]
+    for path in single_sets:
+        _check_finished(Path(path.partition("#")[0]))
     if single_sets:
         raise ConfigError(
             f"{next(iter(suites))} holds several question sets and {single_sets[0]} does not: compare "
@@ -138,6 +155,19 @@ def _suite_metrics(path: Path) -> Mapping[str, Any] | None:
     except ValueError as error:
         raise DataError(f"{file}: no results ({error})") from error
     return content if isinstance(content, dict) and "sets" in content else None
+
+
+def _check_finished(path: Path) -> None:
+    """Raise `DataError` for a path without anything, and for the folder of an evaluation that has
+    not ended.
+    """
+    if not path.exists():
+        raise DataError(f"{path}: there is no such file or folder")
+    if (path / UNFINISHED).exists() and not (path / RESULTS).exists():
+        raise DataError(
+            f"{path} holds an evaluation that has not ended: run the command that began it with "
+            "--resume"
+        )
 
 
 def _names(paths: Sequence[str]) -> list[str]:
@@ -188,6 +218,7 @@ def compare_suites(sides: Sequence[SuiteSide]) -> SuiteComparison:
         tool_calls=[
             {name: side.results.sets[name].calls_by_tool() for name in sets} for side in sides
         ],
+        paired=[_shared_questions(first, side, sets) for side in later],
     )
 
 
@@ -206,6 +237,14 @@ def _changes(
         values = [run.rows.get(metric, NOTHING).value for run in (before, after)]
         changes[name] = NOTHING if None in values else difference(before, after, metric)
     return changes
+
+
+def _shared_questions(first: SuiteSide, side: SuiteSide, sets: Sequence[str]) -> dict[str, int]:
+    counts = {}
+    for name in sets:
+        before, after = first.results.sets[name], side.results.sets[name]
+        counts[name] = len(set(before.questions) & set(after.questions))
+    return counts
 
 
 def _check_shared(name: str, before: Evaluation, after: Evaluation) -> None:

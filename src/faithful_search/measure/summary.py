@@ -454,7 +454,7 @@ def _tools(
         columns[name] = [calls_of_row.get(name, 0) for calls_of_row in calls]
     entropy = NOTHING
     if columns:
-        entropy = pooled_estimate(columns, normalized_entropy, questions)
+        entropy = pooled_estimate(columns, normalized_entropy, questions, bounds=(0.0, 1.0))
     return Tools(counts, tool_ratios(totals, names), entropy)
 
 

@@ -179,8 +179,8 @@ def verdict_rows(scores: Sequence[Score], questions: Sequence[Hashable]) -> dict
     columns = verdict_columns([score.parts["verdicts"] for score in scores])
     abstained = sum(bool(score.parts.get("abstained")) for score in scores)
     rows = {}
-    for name, function in ((GAP, gap), (AUROC, auroc)):
-        estimate = pooled_estimate(columns, function, questions)
+    for name, function, bounds in ((GAP, gap, (-1.0, 1.0)), (AUROC, auroc, (0.0, 1.0))):
+        estimate = pooled_estimate(columns, function, questions, bounds)
         without_verdict = estimate.not_applicable
         rows[name] = left_out(
             estimate,

@@ -34,7 +34,8 @@ def main(argv: Sequence[str] | None = None, recipe: str = "") -> dict[str, Any]:
     script = parse(arguments)
     if script.estimate:
         scripts, tasks = sets_of(script)
-        print(estimate(scripts, tasks))
+        left_out = () if script.suite is None else load_suite(script).left_out
+        print(estimate(scripts, tasks, left_out))
         return {}
     out = Path(script.out)
     with owned(out, resume=may_go_on(script), overwrite=script.overwrite):
@@ -63,7 +64,8 @@ def check(argv: Sequence[str]) -> None:
     if script.suite is not None:
         for question_set in load_suite(script).sets:
             of_set(script, question_set)  # raises for a set that cannot be measured
-    check_folder(script.out, may_go_on(script), script.overwrite)
+    if not script.estimate:  # which writes nothing
+        check_folder(script.out, may_go_on(script), script.overwrite)
     flags.announce()
 
 

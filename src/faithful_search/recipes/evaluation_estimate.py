@@ -9,6 +9,7 @@ from typing import Any, cast
 from .. import agents, suites
 from ..agents import Reply, ServedModel, open_agent, untrained
 from ..errors import ConfigError
+from ..escape import as_line
 from ..flags import prices_of
 from ..judges.endpoint import EndpointJudge
 from ..measure.controls import control_tasks
@@ -36,12 +37,17 @@ PLAYED = 5
 _ALL = "all"
 
 
-def estimate(scripts: dict[str, EvaluationArguments], tasks: dict[str, Sequence[Task]]) -> str:
+def estimate(
+    scripts: dict[str, EvaluationArguments],
+    tasks: dict[str, Sequence[Task]],
+    left_out: Sequence[str] = (),
+) -> str:
     """What the evaluations would ask, in words and a table.
 
     Args:
         scripts: the flags of each evaluation, by the name of its question set.
         tasks: the questions of each, by the same names.
+        left_out: a line for each set that would not be measured.
 
     Raises `ConfigError` where no endpoint would be asked.
     """
@@ -58,9 +64,12 @@ def estimate(scripts: dict[str, EvaluationArguments], tasks: dict[str, Sequence[
             "--judge endpoint"
         )
     basis = (
-        f"Nothing was asked. Measured on {PLAYED} questions of each set, {CHARACTERS_PER_TOKEN} "
+        f"Nothing was asked. Measured on {PLAYED} questions of each set at most, "
+        f"{CHARACTERS_PER_TOKEN} "
         f"characters a token; a passage is taken to have {PASSAGE_CHARACTERS} characters."
     )
+    if left_out:
+        parts.append("\n".join(as_line(f"left out: {line}") for line in left_out))
     return "\n\n".join([*parts, basis])
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+from ..escape import printable
 from ..flags import prices_of
 from ..hub.models import tuned_on
 from ..judges import Judge
@@ -55,11 +56,13 @@ def used(script: EvaluationArguments, models: Models) -> dict[str, Any]:
     if models.chat is None:
         return {}
     stats = models.chat.stats
-    counts = {
+    counts: dict[str, Any] = {
         "requests": stats.calls,
         "prompt_tokens": stats.prompt_tokens,
         "completion_tokens": stats.completion_tokens,
     }
+    if stats.notes:
+        counts["notes"] = dict(stats.notes)
     if script.prices is None:
         return counts
     prompt, completion = prices_of(script.prices, "--prices")
@@ -74,4 +77,9 @@ def used_line(script: EvaluationArguments, models: Models) -> str:
         f"asked in this run: {counts['requests']:,} requests, {counts['prompt_tokens']:,} prompt "
         f"tokens and {counts['completion_tokens']:,} reply tokens"
     )
-    return f"{line}, cost {counts['cost']:.4f}" if "cost" in counts else line
+    if "cost" in counts:
+        line = f"{line}, cost {counts['cost']:.4f}"
+    notes = [
+        f"{printable(note)} ({count:,} times)" for note, count in counts.get("notes", {}).items()
+    ]
+    return "\n".join([line, *notes])

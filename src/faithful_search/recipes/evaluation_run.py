@@ -55,9 +55,7 @@ def prepare(script: EvaluationArguments) -> None:
     """
     out = Path(script.out)
     folder = out / UNFINISHED
-    # A run that failed before its first rollout leaves empty files
-    has_rollouts = any(path.stat().st_size for path in folder.glob("*/*.jsonl"))
-    if script.overwrite or not has_rollouts:
+    if script.overwrite or not has_rollouts(out):
         shutil.rmtree(folder, ignore_errors=True)
     elif not script.resume:
         raise ConfigError(
@@ -67,6 +65,13 @@ def prepare(script: EvaluationArguments) -> None:
     settings = settings_of(script)
     same_settings(folder / SETTINGS, settings["rollouts"], "--overwrite starts anew", "rollouts")
     write_metrics(folder / SETTINGS, settings)
+
+
+def has_rollouts(out: Path) -> bool:
+    """Whether an evaluation in this folder has begun and not ended. One that failed before its
+    first rollout leaves empty files.
+    """
+    return any(path.stat().st_size for path in (out / UNFINISHED).glob("*/*.jsonl"))
 
 
 def settings_of(script: EvaluationArguments) -> dict[str, dict[str, Any]]:
@@ -221,9 +226,10 @@ def toolbox_of(script: EvaluationArguments) -> Toolbox:
 
 def refuse_failed(evaluations: Iterable[Evaluation]) -> None:
     """Raise `UnreachableError` where the agent's endpoint did not finish episodes."""
-    failed = sum(evaluation.failed for evaluation in evaluations)
-    if failed:
+    unfinished = [evaluation for evaluation in evaluations if evaluation.failed]
+    if unfinished:
+        failed = sum(evaluation.failed for evaluation in unfinished)
         raise UnreachableError(
-            f"the endpoint did not answer in {failed} episodes, which count nowhere: the same "
-            "command with --resume asks for them again"
+            f"{failed} episodes got no answer from the endpoint and count nowhere "
+            f"({unfinished[0].failed_because}): the same command with --resume asks for them again"
         )

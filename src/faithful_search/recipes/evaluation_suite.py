@@ -27,6 +27,7 @@ from .evaluation_run import (
     SETTINGS,
     UNFINISHED,
     filled_in,
+    has_rollouts,
     measure,
     prepare,
     refuse_failed,
@@ -69,16 +70,18 @@ def measure_suite(script: EvaluationArguments, suite: Suite) -> dict[str, Any]:
     """
     out = Path(script.out)
     mark = out / UNFINISHED  # a folder that is there as long as not all sets are measured
-    if mark.exists() and not (script.resume or script.overwrite):
+    folders = [out / question_set.name for question_set in suite.sets]
+    has_begun = any((folder / RESULTS).exists() or has_rollouts(folder) for folder in folders)
+    if mark.exists() and has_begun and not (script.resume or script.overwrite):
         raise ConfigError(
             f"{out} holds the evaluation of a suite that ended before its time: --resume goes on "
             "with it, --overwrite starts anew"
         )
     if script.overwrite:
         shutil.rmtree(mark, ignore_errors=True)
-        for question_set in suite.sets:
-            if (out / question_set.name / SETTINGS).exists():
-                shutil.rmtree(out / question_set.name)
+        for folder in folders:
+            if (folder / SETTINGS).exists():
+                shutil.rmtree(folder)
     results_folder(mark)
     judge = script.load_judge()
     models = Models()

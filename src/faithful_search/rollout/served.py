@@ -20,7 +20,17 @@ from ..tools.base import Observation
 from ..tools.toolbox import Session, Toolbox
 from ..trajectory import ToolCall, Trajectory
 from ..wire.background import map_concurrently
-from ..wire.llm import LLM, ChatReply, Endpoint, Messages, Stats, ToolRequest, Unanswered, with_key
+from ..wire.llm import (
+    LLM,
+    ChatReply,
+    Endpoint,
+    Messages,
+    OutgrownWindow,
+    Stats,
+    ToolRequest,
+    Unanswered,
+    with_key,
+)
 from .agent import Used
 from .environment import inner_text, template_fence
 from .episode import OnEnd, OnStep, copies, issue_of_call, sample_number
@@ -153,7 +163,8 @@ class ServedAgent:
             try:
                 reply = await ask(messages)
             except Unanswered as fault:
-                reason = FAILED
+                has_outgrown = isinstance(fault, OutgrownWindow) and used.requests > 0
+                reason = "token_limit" if has_outgrown else FAILED
                 trajectory = msgspec.structs.replace(
                     trajectory, answer=None, meta={"why": str(fault)}
                 )

@@ -50,7 +50,7 @@ def leave(error: BaseException) -> NoReturn:
     if isinstance(error, Terminated):
         line, code = line or f"told to end (SIGTERM); {RESUME}", 128 + signal.SIGTERM
     elif isinstance(error, KeyboardInterrupt):
-        line, code = f"interrupted; {RESUME}", 128 + signal.SIGINT
+        line, code = line or f"interrupted; {RESUME}", 128 + signal.SIGINT
     elif several and loss:
         reason = _SOURCE.sub("", line.strip().partition("\n")[0])
         reason = reason.partition(". This is typically")[0]

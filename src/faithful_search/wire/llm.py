@@ -41,6 +41,9 @@ _OPTIONAL_FEATURE = re.compile(
 )
 # vLLM names both max_tokens and max_completion_tokens when a prompt is too long for the limit; that
 # does not mean that it takes only one of them.
+_OUTGROWN = re.compile(
+    r"context (?:length|size|window)|(?:prompt|input) is too long", re.IGNORECASE
+)
 _TOO_LONG = re.compile(r"too (?:large|long)|context length", re.IGNORECASE)
 _ADVICE = {
     401: "the key is missing or wrong; set FAITHFUL_SEARCH_API_KEY, or OPENAI_API_KEY, to one that this server accepts",
@@ -204,6 +207,10 @@ class Unreachable(Unanswered):
     """No connection could be made: nothing listens there, or the address is wrong."""
 
 
+class OutgrownWindow(Unanswered):
+    """The prompt, or the prompt with the reply's limit, is longer than the model's window."""
+
+
 class Unreadable(Unanswered):
     """The server answered with something else than what was asked for."""
 
@@ -279,6 +286,7 @@ class LLM:
             kwargs: arguments of `post`.
 
         Raises:
+            OutgrownWindow: the prompt leaves no room for the reply.
             Unreadable: the answer is no chat completion.
             UnreachableError: the server is not there, and has never answered.
         """
@@ -301,6 +309,9 @@ class LLM:
                 raise UnreachableError(f"{fault}; {advice}") from None
             except Unanswered as fault:
                 # 400 and 422 are the statuses of refused parameters.
+                is_refused = fault.status in (400, 413, 422)
+                if is_refused and _OUTGROWN.search(str(fault)):
+                    raise OutgrownWindow(str(fault), fault.status) from None
                 if fault.status not in (400, 422) or not self._learn(str(fault), sent):
                     raise
         try:
@@ -308,6 +319,10 @@ class LLM:
         except ValueError as error:
             why = self._hide(str(error))[:_SHOWN]
             raise Unreadable(f"the answer cannot be read: {why}") from None
+        if not document.get("usage"):
+            self.stats.note(
+                "the server did not say how many tokens a request had: the counts are too low"
+            )
         model = document.get("model")
         if model and str(model).lower() != self.endpoint.model.lower():
             answerer = self._hide(str(model))[:_SHOWN]
