@@ -242,7 +242,7 @@ def _left_open(result: "Audit") -> list[str]:
 @click.option("--private", is_flag=True, help="Create the dataset on the Hub as a private one.")
 @config
 def label(files: tuple[Path, ...], out: Path, estimate: bool, **options: Any) -> None:
-    """Build a dataset of a judge's labels on pairs of texts, or of its scores of trajectories.
+    """Build a dataset of what a judge says of trajectories.
 
     The pairs come from the trajectories in FILES, which may be all that audit reads. To continue
     after an interruption, or to ask again about pairs that the judge abstained from, run the same
