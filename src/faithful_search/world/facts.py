@@ -36,10 +36,11 @@ class FactsJudge(Judge):
     that world: neither the old object there nor the new one in the world as it is counts as stated.
 
     Example:
-        >>> passage = "Denmark is home to Lom."
-        >>> pair = Pair(passage, "The country of Lom is Denmark.", task="info_think")
-        >>> FactsJudge().judge_batch([pair])[0].label
-        False
+        >>> passage = "Oslo is a city in Norway, and the maps of that land show its name."
+        >>> right = Pair(passage, "The country of Oslo is Norway.", task="info_think")
+        >>> wrong = Pair(passage, "The country of Oslo is Sweden.", task="info_think")
+        >>> [verdict.label for verdict in FactsJudge().judge_batch([right, wrong])]
+        [True, False]
     """
 
     name: ClassVar[str] = "facts"
