@@ -105,7 +105,7 @@ def test_a_suite_reads_what_its_folder_has(hub, tmp_path):
         (("nq", "--seed", "0"), 2, "give --limit, too"),
         (("nq", "--suite", "pou"), 2, "leave out names and --split"),
         (("--suite", "mini"), 1, "the suite mini has no published sets"),
-        (("nq", "--merge", "all.json"), 2, "call it all.json.jsonl.gz"),
+        (("nq", "--merge", "all.json"), 2, "all.json must end in .jsonl.gz"),
         (("nq", "--half"), 2, "--kind, --half, --hnsw and --yes are for wiki18"),
         (("nq", "squad"), 1, "unknown data set 'squad'"),
         (("nq", "popqa", "--split", "dev"), 1, "popqa has no split 'dev'"),
