@@ -179,6 +179,7 @@ def test_what_is_there_already_needs_no_room(hub, monkeypatch, published):
     usage = shutil.disk_usage(".")._replace(free=room)
     monkeypatch.setattr(wiki18.shutil, "disk_usage", lambda path: usage)
     run("--kind", "bm25", "--out", "index", "--yes")
+    assert Path("index").is_dir()
 
 
 def test_a_download_of_another_size_is_refused(hub, monkeypatch):

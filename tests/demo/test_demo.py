@@ -27,7 +27,7 @@ from faithful_search.bundled import tiny_policy
 from faithful_search.demo import agents, auditing, view
 from faithful_search.demo.agents import WITHOUT, Served, agent, task_of
 from faithful_search.demo.auditing import audited
-from faithful_search.demo.cheating import Attempt, attempt, questions_offered
+from faithful_search.demo.cheating import CheatAttempt, attempt, questions_offered
 from faithful_search.demo.outside import outside
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.measure.widget import EXAMPLE, QUESTION
@@ -93,7 +93,7 @@ def shown(text: str) -> str:
             view.outcome_view([outcome], one.steps[0].evidence[0], text),
             view.audit_view(found, text),
             view.attempt_view(
-                Attempt(
+                CheatAttempt(
                     cheat=text,
                     exploits=text,
                     reward=text,

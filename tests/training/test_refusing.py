@@ -103,6 +103,15 @@ def early(folder: Path, *flags: str) -> None:
     check_early(pou.PoUArguments, ["--output_dir", str(folder), *flags], pou.DEFAULT_CONFIG)
 
 
+def refusal(folder: Path, *flags: str) -> str:
+    """Why these flags are refused; empty where they are not."""
+    try:
+        early(folder, *flags)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
 def test_a_setting_that_a_file_misspells_is_named(tmp_path):
     config = tmp_path / "mine.yaml"
     config.write_text("learning_rte: 1\n")
@@ -143,7 +152,7 @@ def test_a_finished_run_is_not_overwritten(tmp_path):
 @pytest.mark.parametrize("flag", ["--resume", "--overwrite"])
 def test_it_is_where_one_says_so(tmp_path, flag):
     (tmp_path / "model.safetensors").touch()
-    early(tmp_path, flag, "true")
+    assert refusal(tmp_path, flag, "true") == ""
 
 
 def test_the_folder_of_a_running_run_is_not_called_an_ended_one(tmp_path):
@@ -155,13 +164,16 @@ def test_the_folder_of_a_running_run_is_not_called_an_ended_one(tmp_path):
 
 def test_other_processes_do_not_ask_for_the_folder(tmp_path, monkeypatch):
     """The first one may own it by then."""
-    monkeypatch.setenv("RANK", "1")
     (tmp_path / "model.safetensors").touch()
-    early(tmp_path)
+    assert "holds a finished run" in refusal(tmp_path)
+    monkeypatch.setenv("RANK", "1")
+    assert refusal(tmp_path) == ""
 
 
 def test_a_dry_run_replaces_what_is_not_there(tmp_path):
-    early(tmp_path, "--dry_run", "true", "--questions", "nosuch.jsonl")
+    flags = ("--questions", "nosuch.jsonl")
+    assert "nosuch.jsonl" in refusal(tmp_path, *flags)
+    assert refusal(tmp_path, "--dry_run", "true", *flags) == ""
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ each in a line.
 
 import os
 import re
+from dataclasses import replace
 from functools import partial
 from multiprocessing import Pipe, get_context
 from pathlib import Path
@@ -313,5 +314,10 @@ def test_a_corpus_without_the_gold_passages_is_told(rows, warnings, tmp_path, ca
 
 
 def test_no_corpus_is_read_where_there_are_other_tools(tmp_path):
-    script = RunArguments(questions="q.jsonl", corpus="missing.jsonl", web_search="serper")
-    warn_of_missing_gold(script, [Task("q", "Who?", supporting_titles=("Arvon",))])
+    with_the_web = RunArguments(
+        questions="q.jsonl", corpus="missing.jsonl", triples="none", web_search="serper"
+    )
+    tasks = [Task("q", "Who?", supporting_titles=("Arvon",))]
+    warn_of_missing_gold(with_the_web, tasks)
+    with pytest.raises(DataError, match=r"missing\.jsonl"):
+        warn_of_missing_gold(replace(with_the_web, web_search="none"), tasks)

@@ -361,8 +361,10 @@ def test_processes_that_must_generate_together_are_refused(accelerator, settings
 
 
 def test_processes_with_whole_models_are_not_refused():
-    zero_2 = SimpleNamespace(zero_stage=2)
-    check_alone(several(deepspeed_plugin=zero_2), SimpleNamespace(use_vllm=False))
+    args = SimpleNamespace(use_vllm=False)
+    with pytest.raises(ConfigError, match="several processes"):
+        check_alone(several(deepspeed_plugin=SimpleNamespace(zero_stage=3)), args)
+    check_alone(several(deepspeed_plugin=SimpleNamespace(zero_stage=2)), args)
 
 
 def test_a_dialect_without_tool_calls_is_refused(tmp_path):

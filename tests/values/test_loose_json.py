@@ -6,7 +6,7 @@ import pytest
 
 from faithful_search import loose_json
 from faithful_search.errors import DataError
-from faithful_search.loose_json import check_nested, decode, decoded, parts_of
+from faithful_search.loose_json import MOST_NESTED, check_nested, decode, decoded, parts_of
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,11 @@ def test_a_value_that_holds_itself_is_refused():
 
 def test_a_value_that_many_share_is_none():
     value = []
-    for _ in range(100):
+    for _ in range(MOST_NESTED - 1):
         value = [value, value]
     check_nested(value)
+    with pytest.raises(DataError, match="nested more than"):
+        check_nested([[value, value]])
 
 
 @pytest.mark.parametrize("sample", [b'{"a":"\\ud83d"}', b'{"a":NaN}', b'{"a":"\xff"}', b'{"a":1}'])

@@ -10,15 +10,15 @@ from .. import registry
 from ..rollout.agent import Agent
 from ..tools.toolbox import Toolbox
 from .base import AgentSettings, Attempt, ChatAgent
-from .models import ChatModel, PolicyModel, Reply, ServedModel
+from .models import ChatModel, ModelReply, PolicyModel, ServedModel
 
 __all__ = [
     "AgentSettings",
     "Attempt",
     "ChatAgent",
     "ChatModel",
+    "ModelReply",
     "PolicyModel",
-    "Reply",
     "ServedModel",
     "load",
     "names",

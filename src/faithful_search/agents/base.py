@@ -23,7 +23,7 @@ from ..tools.toolbox import Session, Toolbox, searches
 from ..trajectory import Step, ToolCall, Trajectory
 from ..wire.background import map_concurrently
 from ..wire.llm import Messages, OutgrownWindow, Unanswered
-from .models import ChatModel, PromptTooLong, Reply
+from .models import ChatModel, ModelReply, PromptTooLong
 from .prompts import filled
 
 DIALECT = "openai"
@@ -103,11 +103,11 @@ class Attempt:
         self._session = session
         self._on_step = on_step
 
-    async def ask(self, prompt: str, **fields: str) -> Reply:
+    async def ask(self, prompt: str, **fields: str) -> ModelReply:
         """The model's reply to the template `prompts/<prompt>.md`, with its `fields` filled in."""
         return await self.reply([{"role": "user", "content": filled(prompt, **fields)}])
 
-    async def reply(self, messages: Messages, stop: Sequence[str] = ()) -> Reply:
+    async def reply(self, messages: Messages, stop: Sequence[str] = ()) -> ModelReply:
         """The model's reply. Raises `Stopped` where the episode's tokens are used up."""
         settings = self._agent.settings
         tokens_left = settings.total_tokens - self.used.completion_tokens
@@ -162,7 +162,7 @@ class Attempt:
             self._take(Step(think=think, note=note))
         return observations
 
-    def answer(self, think: str | None, answer: str | None, reply: Reply) -> None:
+    def answer(self, think: str | None, answer: str | None, reply: ModelReply) -> None:
         """Write down the last step. Without an answer the episode ends for the reason that the
         model's `reply` shows.
         """

@@ -15,7 +15,7 @@ from ..tools.batcher import Batcher
 from ..wire.llm import LLM, Endpoint, Messages, Stats, with_key
 
 
-class Reply(msgspec.Struct, frozen=True):
+class ModelReply(msgspec.Struct, frozen=True):
     """What a model replied.
 
     Attributes:
@@ -60,7 +60,7 @@ class ChatModel(Protocol):
         stop: Sequence[str] = (),
         temperature: float = 0.0,
         seed: int = 0,
-    ) -> Reply:
+    ) -> ModelReply:
         """The reply to these messages, of roles system, user and assistant.
 
         Raises `Unanswered` where this request has no answer, `JudgeError` where none can have one
@@ -122,12 +122,12 @@ class ServedModel:
         stop: Sequence[str] = (),
         temperature: float = 0.0,
         seed: int = 0,
-    ) -> Reply:
+    ) -> ModelReply:
         body: dict[str, Any] = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed}
         if stop:
             body["stop"] = list(stop)
         reply = await self._llm.chat(messages, body)
-        return Reply(
+        return ModelReply(
             # Some servers leave the stop string in, or write on behind it.
             text=_until(reply.text, stop),
             cut=reply.cut,
@@ -172,7 +172,7 @@ class PolicyModel:
         self.name = name or str(generator.tokenizer.name_or_path)
         self.window = window
         self.stats = Stats()
-        self._batcher: Batcher[_Prompt, Reply] = Batcher(self._generate, most=batch)
+        self._batcher: Batcher[_Prompt, ModelReply] = Batcher(self._generate, most=batch)
 
     @classmethod
     def open(cls, source: str, batch: int = 64, **kwargs: Any) -> Self:
@@ -198,7 +198,7 @@ class PolicyModel:
         stop: Sequence[str] = (),
         temperature: float = 0.0,
         seed: int = 0,
-    ) -> Reply:
+    ) -> ModelReply:
         ids = self._ids(messages)
         if self.window is not None:
             room = self.window - len(ids)
@@ -223,7 +223,7 @@ class PolicyModel:
         encoded = tokenizer(well_formed(text), add_special_tokens=False, verbose=False)
         return [*opening, *encoded["input_ids"]]
 
-    def _generate(self, rows: Sequence[_Prompt]) -> list[Reply]:
+    def _generate(self, rows: Sequence[_Prompt]) -> list[ModelReply]:
         """A reply for each row, in their order.
 
         The generator samples a batch with one temperature and the same stop strings, so that rows
@@ -232,7 +232,7 @@ class PolicyModel:
         groups: defaultdict[tuple[tuple[str, ...], float], list[int]] = defaultdict(list)
         for number, row in enumerate(rows):
             groups[row.stop, row.temperature].append(number)
-        replies: dict[int, Reply] = {}
+        replies: dict[int, ModelReply] = {}
         for (stop, temperature), numbers in groups.items():
             limits = [rows[number].max_tokens for number in numbers]
             sampling = Sampling(temperature, max_new_tokens=max(limits), stop=stop)
@@ -240,7 +240,7 @@ class PolicyModel:
             completions = self.generator.generate(prompts, sampling, limits)
             for number, completion in zip(numbers, completions, strict=True):
                 text = self.tokenizer.decode(completion.ids, skip_special_tokens=True)
-                replies[number] = Reply(
+                replies[number] = ModelReply(
                     text=_until(text, stop),
                     cut=completion.finish == "length",
                     prompt_tokens=len(rows[number].ids),

@@ -17,7 +17,7 @@ _QUESTIONS = 8
 FIRST_CHEAT, FIRST_REWARD = "looked_up", "exact_match"
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class CheatAttempt(msgspec.Struct, frozen=True):
     """What a cheat did with a question, and what a reward paid it.
 
     Attributes:
@@ -64,7 +64,7 @@ def questions_offered() -> list[str]:
     return [task.question for task in questions(_QUESTIONS)]
 
 
-def attempt(question: str, cheat: str, reward: str) -> Attempt:
+def attempt(question: str, cheat: str, reward: str) -> CheatAttempt:
     """Play a cheat, score it, and say why.
 
     Raises `DataError` for a choice that is not offered: names of files are refused, too.
@@ -81,7 +81,7 @@ def attempt(question: str, cheat: str, reward: str) -> Attempt:
     place = len(trial.settings) // 2  # the middle of the schedule
     number = questions_offered().index(question)
     payment = trial.cheating[number]
-    return Attempt(
+    return CheatAttempt(
         cheat=cheat,
         exploits=cheats.load(cheat).exploits(),
         reward=reward,

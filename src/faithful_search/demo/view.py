@@ -25,7 +25,7 @@ from .agents import (
     needs_evidence,
 )
 from .auditing import Audited
-from .cheating import Attempt
+from .cheating import CheatAttempt
 from .outside import outside
 
 SCORED = (
@@ -104,7 +104,7 @@ def audit_view(audited: Audited, source: str) -> str:
     return _framed(_part("cards").summary(audited, source))
 
 
-def attempt_view(attempt: Attempt) -> str:
+def attempt_view(attempt: CheatAttempt) -> str:
     """What a reward paid a cheat and why, and what the cheat did, step by step."""
     card = _part("cards").attempt(attempt)
     return _framed(card + _trajectory(attempt.rollout, "cheat"))

@@ -95,7 +95,7 @@ class StandIn:
 
     Args:
         count: how many tokens a text has.
-        reply: makes the agents' `Reply` of a text.
+        reply: makes the agents' `ModelReply` of a text.
 
     Attributes:
         prompts: the tokens of the requests since `begin`.

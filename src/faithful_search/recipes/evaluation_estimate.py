@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from .. import agents, suites
-from ..agents import Reply, ServedModel, open_agent, untrained
+from ..agents import ModelReply, ServedModel, open_agent, untrained
 from ..errors import ConfigError
 from ..escape import as_line
 from ..flags import prices_of
@@ -111,7 +111,7 @@ def _expected(script: EvaluationArguments, tasks: Sequence[Task]) -> Expected:
             served = ServedModel(script.model, script.endpoint)
             agent = open_agent(name, served, unasked_tools, settings)
             return _expected_of_served(agent, played, episodes, script)
-        model = StandIn(tokens_of, lambda text: Reply(text))
+        model = StandIn(tokens_of, lambda text: ModelReply(text))
         agent = open_agent(name, model, unasked_tools, settings)
         return expected_of_played(
             agent, model, episodes, played, settings.max_tokens, settings.total_tokens

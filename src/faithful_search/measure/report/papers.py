@@ -31,7 +31,7 @@ _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasci
 _LATEX |= {character: f"\\{character}" for character in "&%$#_{}"}
 
 
-class Line(msgspec.Struct, frozen=True):
+class PaperLine(msgspec.Struct, frozen=True):
     """A row of a table: a method and its cells. `theirs` names the paper whose number it is."""
 
     name: str
@@ -53,7 +53,7 @@ class PaperTable(msgspec.Struct, frozen=True):
     title: str
     columns: list[str]
     directions: Sequence[int]
-    lines: list[Line]
+    lines: list[PaperLine]
     notes: list[str] = []
 
     def best(self, place: int) -> float | None:
@@ -98,7 +98,7 @@ def tables(
         )
     lines = []
     for place, name in enumerate(comparison.names):
-        lines.append(Line(name, [comparison.rows[metric][place] for metric in chosen]))
+        lines.append(PaperLine(name, [comparison.rows[metric][place] for metric in chosen]))
     directions = [about(metric).direction for metric in chosen]
     return [PaperTable("Results", chosen, directions, lines, comparison.notes)]
 
@@ -109,7 +109,7 @@ def _of_sets(comparison: SuiteComparison, metric: str, beside: str | None) -> Pa
     for place, name in enumerate(comparison.names):
         by_set = comparison.rows[metric][place]
         cells = [by_set[set_name] for set_name in comparison.sets]
-        lines.append(Line(name, [*cells, comparison.macro[metric][place]]))
+        lines.append(PaperLine(name, [*cells, comparison.macro[metric][place]]))
     notes = list(comparison.notes)
     if beside is not None:
         paper, table = published(beside, metric)
@@ -120,7 +120,7 @@ def _of_sets(comparison: SuiteComparison, metric: str, beside: str | None) -> Pa
             # Only of the very sets that ours is of
             complete = len(theirs) == len(cells)
             mean = _published(sum(theirs) / len(theirs)) if complete else NOTHING
-            lines.append(Line(name, [*cells, mean], theirs=paper["paper"]))
+            lines.append(PaperLine(name, [*cells, mean], theirs=paper["paper"]))
         if table["rows"]:
             notes.append(
                 f"† {paper['paper']}, {table['from']}: the paper's own numbers, not measured here. "
@@ -222,7 +222,7 @@ def cells_of(table: PaperTable) -> list[dict[str, Any]]:
     return rows
 
 
-def _is_best(table: PaperTable, line: Line, place: int) -> bool:
+def _is_best(table: PaperTable, line: PaperLine, place: int) -> bool:
     best = table.best(place)
     return not line.theirs and best is not None and line.cells[place].value == best
 
