@@ -57,13 +57,13 @@ class PaperTable(msgspec.Struct, frozen=True):
     notes: list[str] = []
 
     def best(self, place: int) -> float | None:
-        """The best one of our own values in a column; `None` where no direction is better or there
-        is only one row.
+        """The best one of our own values in a column; `None` where no direction is better, or all
+        values are the same.
         """
         cells = [line.cells[place].value for line in self.lines if not line.theirs]
         values = [value for value in cells if value is not None]
         direction = self.directions[place]
-        if not direction or len(values) < 2:
+        if not direction or len(set(values)) < 2:
             return None
         return max(values) if direction > 0 else min(values)
 
