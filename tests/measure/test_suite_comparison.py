@@ -149,7 +149,7 @@ def test_the_best_of_ours_is_bold_and_theirs_never(folders, tmp_path):
 
 def test_nothing_is_bold_where_all_are_the_same(folders, tmp_path):
     same = suite(tmp_path / "same", dict.fromkeys(SETS, 0.4))
-    assert "**" not in written([folders[0], same], tmp_path, "markdown")
+    assert "| **0.4" not in written([folders[0], same], tmp_path, "markdown")
 
 
 def test_latex_shows_names_as_they_are(folders, tmp_path):
