@@ -209,6 +209,8 @@ def test_in_a_browser_nothing_runs_and_nothing_overflows(browser, hostile_page, 
 
 
 def test_metrics_bars_and_issues_lead_to_their_rows(browser, tmp_path):
+    from playwright.sync_api import expect
+
     clean = [
         msgspec.structs.replace(rollout(n), steps=rollout(n).steps[:1], answer=None) for n in (1, 2)
     ]
@@ -219,7 +221,7 @@ def test_metrics_bars_and_issues_lead_to_their_rows(browser, tmp_path):
         return page.eval_on_selector_all(selector, ids)
 
     def wait_for(field, value):  # a link's target is opened after the click returns
-        page.wait_for_function(f"document.querySelector({field!r}).value === {value!r}")
+        expect(page.locator(field)).to_have_value(value)  # the page forbids scripts from text
 
     page.click(".kind a")
     wait_for("#issue", "nested")
@@ -237,15 +239,18 @@ def test_metrics_bars_and_issues_lead_to_their_rows(browser, tmp_path):
 
 
 def test_in_a_browser_it_can_be_printed_and_linked_to(browser, hostile_page):
+    from playwright.sync_api import expect
+
     page, _ = opened(browser, hostile_page, 1280)
     page.emulate_media(media="print", color_scheme="dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(251, 250, 248)"
     page.emulate_media(media="screen")
     page.goto(f"{hostile_page.as_uri()}#row-2-step-2")
-    assert page.locator("#row-2-step-2").is_visible()
+    expect(page.locator("#row-2-step-2")).to_be_visible()
     assert not page.locator("#row-3").evaluate("item => item.open")
     page.goto(f"{hostile_page.as_uri()}#row-99")
-    assert page.inner_text("#shown") == "row 99 is not on this page: --report-rows shows more"
+    said = "row 99 is not on this page: --report-rows shows more"
+    expect(page.locator("#shown")).to_have_text(said)
     page.close()
 
 
