@@ -1,0 +1,136 @@
+"""Draw the pairs of `datasets/thoughts`: thoughts of recorded rollouts, to be read and labelled.
+
+    python scripts/thought_pairs.py ../shared/data --out datasets/thoughts/pairs.jsonl
+
+DATA is a folder that holds `FILES`, rollouts that other projects published. The pairs are those
+that `info_think` and `think_search` ask a judge about, whole, in the order of their ids, which are
+digests. Each source gives as many pairs as the others, or all it has; the comparison of words does
+not uphold half of them, or all such that there are. A question gives at most two pairs. Prints how
+many pairs each source has and gave: by these figures, means over the sample can be weighted back.
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+from faithful_search.measure.agreement.labelled import rank
+from faithful_search.measure.label import LabelledPair, label
+from faithful_search.measure.report import aligned
+from faithful_search.text import normalize
+
+FILES = (
+    "trajectories/r1_searcher_2wiki_qwen.jsonl.gz",
+    "trajectories/r1_searcher_hotpotqa_llama.jsonl.gz",
+    "trajectories/r1_searcher_hotpotqa_qwen.jsonl.gz",
+    "trajectories/search_r1_ppo_3b.jsonl.gz",
+    "trajectories/search_r1_verl_tool.jsonl.gz",
+    "trajectories/webdancer.jsonl.gz",
+    "real/react/fireact_alpaca.jsonl",
+    "real/nemo_gym/citation_if.jsonl",
+)
+COUNTS = {"info_think": 300, "think_search": 150}
+PER_QUESTION = 2
+SEED = 46
+COLUMNS = ("id", "task", "question", "premise", "hypothesis", "source", "trajectory", "step")
+HEADER = ["task", "source", "overlap", "pairs", "drawn"]
+
+
+class Drawing:
+    """Draws pairs, and remembers how many each question has given."""
+
+    def __init__(self) -> None:
+        self.of_question: Counter[str] = Counter()
+        self.drawn: list[LabelledPair] = []
+
+    def draw(self, pairs: Sequence[LabelledPair], count: int) -> int:
+        """Take the first `count` pairs whose questions may give another; returns how many."""
+        taken = 0
+        for pair in pairs:
+            question = normalize(pair.question, "pokee") or pair.trajectory
+            if taken < count and self.of_question[question] < PER_QUESTION:
+                self.of_question[question] += 1
+                self.drawn.append(pair)
+                taken += 1
+        return taken
+
+    def draw_halves(self, pairs: Sequence[LabelledPair], count: int) -> None:
+        """Take `count` pairs, half of them not upheld by the comparison of words, or all such."""
+        in_order = sorted(pairs, key=lambda pair: rank(SEED, pair.id))
+        upheld = [pair for pair in in_order if pair.label]
+        not_upheld = [pair for pair in in_order if not pair.label]
+        taken = self.draw(not_upheld, count // 2)
+        self.draw(upheld, count - taken)
+
+
+def shares(available: Mapping[str, int], count: int) -> dict[str, int]:
+    """How many pairs each source gives: equally many, or all that it has.
+
+    Example:
+        >>> shares({"a": 2, "b": 50, "c": 50}, 20)
+        {'a': 2, 'b': 9, 'c': 9}
+    """
+    of_source: dict[str, int] = {}
+    smallest_first = sorted(available, key=lambda source: available[source])
+    for place, source in enumerate(smallest_first):
+        equal_share = count // (len(smallest_first) - place)
+        of_source[source] = min(available[source], equal_share)
+        count -= of_source[source]
+    return of_source
+
+
+def pairs_of(files: Sequence[Path], metric: str) -> list[LabelledPair]:
+    """All pairs that the metric asks a judge about, with the verdict of the comparison of words."""
+    with TemporaryDirectory() as folder:
+        label(files, folder, metric=metric)
+        lines = (Path(folder) / "pairs.jsonl").read_bytes().splitlines()
+    return [msgspec.json.decode(line, type=LabelledPair) for line in lines]
+
+
+def available(pairs: Sequence[LabelledPair]) -> dict[str, int]:
+    """How many pairs each source can give."""
+    of_question = Counter((pair.source, normalize(pair.question, "pokee")) for pair in pairs)
+    of_source: Counter[str] = Counter()
+    for (source, _), count in of_question.items():
+        of_source[source] += min(count, PER_QUESTION)
+    return dict(of_source)
+
+
+def strata(pairs: Sequence[LabelledPair]) -> Counter[tuple[str, str, str]]:
+    """The number of pairs by task, source, and whether the comparison of words upholds them."""
+    return Counter(
+        (pair.task, pair.source, "upheld" if pair.label else "not upheld") for pair in pairs
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("datasets/thoughts/pairs.jsonl"))
+    options = parser.parse_args()
+    files = [options.data / file for file in FILES]
+    every: list[LabelledPair] = []
+    drawing = Drawing()
+    for metric, count in COUNTS.items():
+        pairs = pairs_of(files, metric)
+        every += pairs
+        for source, share in shares(available(pairs), count).items():
+            of_source = [pair for pair in pairs if pair.source == source]
+            drawing.draw_halves(of_source, share)
+    drawn = sorted(drawing.drawn, key=lambda pair: (pair.task, pair.id))
+    rows = [{column: getattr(pair, column) for column in COLUMNS} for pair in drawn]
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+    drawn_of = strata(drawn)
+    table = [
+        [*stratum, str(count), str(drawn_of[stratum])]
+        for stratum, count in sorted(strata(every).items())
+    ]
+    print(aligned([HEADER, *table]))
+
+
+if __name__ == "__main__":
+    main()
