@@ -18,11 +18,13 @@ from faithful_search.measure.scores import Line
 from faithful_search.measure.settings import How
 from faithful_search.measure.suite import default_rewards, evaluate_rollouts
 from faithful_search.rewards import Score
+from faithful_search.tasks import Task
 from faithful_search.trajectory import Trajectory
 
 TOOLS = ("local_search", "knowledge_graph")
 JUDGES = (None, GroundingJudge(), CountingJudge())
 QUESTION = Trajectory(question="Where?", answer="Rome", answers=("Rome",), dialect="pou", id="q")
+TITLED = Task("q", "Where?", ("Rome",), supporting_titles=("Rome",))
 
 
 class NoPolicy:
@@ -57,7 +59,7 @@ def rows_of_evaluations() -> set[str]:
     for dialect in dialects.names():
         for judge in JUDGES:
             for facts in (False, True):
-                rewards |= default_rewards(dialect, judge, facts)
+                rewards |= default_rewards(dialect, judge, facts, tasks=[TITLED])
     bound = {name: reward.bind(policy=NoPolicy()) for name, reward in rewards.items()}
     found = evaluate_rollouts(
         [QUESTION],

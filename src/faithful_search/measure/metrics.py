@@ -19,6 +19,7 @@ from ..errors import ConfigError, needs
 from ..judges import GroundingJudge, Judge, made_by
 from ..rewards import Result, Reward, Score
 from . import unscored
+from .gold_citations import CitesGold
 from .origins import SOURCES, Decorated, QueryProvenance
 from .settings import How
 
@@ -60,6 +61,7 @@ UNKNOWN = Result("", 0)
 RESULTS: dict[str, Result] = {
     **rewards.results(),
     **Decorated.results,
+    **CitesGold.results,
     **QueryProvenance.results,
     **unscored.RESULTS,
 }

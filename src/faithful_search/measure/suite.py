@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from .behaviour import (
 )
 from .controls import EM_UNREMEMBERED, QUESTIONS, control_tasks, control_values, unremembered
 from .evaluation import ENTROPY, Evaluation, run_episodes
+from .gold_citations import CitesGold
 from .origins import Decorated
 from .probes import UNSEEN_SNIPPETS, blank_engine
 from .stats import Estimate, left_out, mean_ci, pooled_estimate
@@ -52,7 +53,10 @@ first one that was measured does.
 
 
 def default_rewards(
-    dialect: str = "pou", judge: Judge | None = None, facts: bool = False
+    dialect: str = "pou",
+    judge: Judge | None = None,
+    facts: bool = False,
+    tasks: Iterable[Task] = (),
 ) -> dict[str, Reward]:
     """The rewards that an evaluation measures, by the names of their results.
 
@@ -67,6 +71,8 @@ def default_rewards(
         dialect: of the policy.
         judge: by default each reward compares words in its own way.
         facts: the questions are the bundled world's, whose facts are known.
+        tasks: the questions. If the supporting titles of one are known, citations are compared with
+            them (`cites_gold`).
 
     Example:
         >>> list(default_rewards("search_r1"))[5:]
@@ -88,6 +94,9 @@ def default_rewards(
             "evidence_sensitivity": EvidenceSensitivity(),
             "evidence_sensitivity_unseen": EvidenceSensitivity(snippets=UNSEEN_SNIPPETS),
         }
+        cites_gold = CitesGold.of(tasks)
+        if cites_gold.supporting_titles:
+            rewards[cites_gold.name] = cites_gold
         if facts:
             rewards["answer_support_facts"] = AnswerSupport(FactsJudge())
         if reads or not facts:
@@ -139,7 +148,7 @@ def evaluate_policy(
     rollouts, blind, controlled = run_suite(engine, tasks, control_tasks(tasks, controls), folder)
     if rewards is None:
         facts = all(task.question in chains_of() for task in tasks)
-        rewards = default_rewards(engine.dialect.name, facts=facts)
+        rewards = default_rewards(engine.dialect.name, facts=facts, tasks=tasks)
     policy = AskedOnce(engine.generator)
     return evaluate_rollouts(
         rollouts,

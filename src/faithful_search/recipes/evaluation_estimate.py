@@ -154,7 +154,7 @@ def _of_the_judge(
         dry = replace(judge, dry=True, cache=None, on_progress=None)
         facts = suites.facts_are_known(script.questions)
         dialect = cast(str, script.dialect)
-        rewards = default_rewards(dialect, dry, facts=facts)
+        rewards = default_rewards(dialect, dry, facts=facts, tasks=tasks[name])
         turns = _turns(script)
         top_k = cast(int, script.search_top_k)
         max_tokens = script.turn_tokens or REPLY_TOKENS

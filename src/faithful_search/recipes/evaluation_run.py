@@ -175,7 +175,8 @@ def evaluate(
     set_seed(script.seed + finished)
     dialect = cast(str, script.dialect)
     tasks = tasks_of(script)
-    rewards = default_rewards(dialect, judge, facts=suites.facts_are_known(script.questions))
+    facts = suites.facts_are_known(script.questions)
+    rewards = default_rewards(dialect, judge, facts=facts, tasks=tasks)
     with toolbox_of(script) as toolbox, answers_kept(judge, folder):
         tools = Blanked(toolbox, script.blank) if script.blank else toolbox
         if script.agent_name is not None:

@@ -211,10 +211,9 @@ def trained(
             questions = [*trainer.tasks, *script.held_out()]
             player = play(trainer.policy, questions, toolbox, trainer.engine.dialect)
             trainer.follow(player)
-        measured = {
-            **default_rewards(script.dialect, judge, suites.facts_are_known(script.eval_questions)),
-            **(metrics or {}),
-        }
+        facts = suites.facts_are_known(script.eval_questions)
+        rewards = default_rewards(script.dialect, judge, facts, tasks=script.held_out())
+        measured = {**rewards, **(metrics or {})}
         before = BeforeTraining(trainer, script, measured)
         trainer.add_callback(before)
         # Added after it, so that the time of the first step does not include the evaluation
