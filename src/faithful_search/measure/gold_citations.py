@@ -33,7 +33,7 @@ class CitesGold(Reward):
 
     Example:
         >>> from faithful_search.trajectory import Evidence, Step, ToolCall
-        >>> task = Task("q1", "What is the capital of Peru?", ("Lima",), supporting_titles=("Peru",))
+        >>> task = Task("q1", "The capital of Peru?", ("Lima",), supporting_titles=("Peru",))
         >>> gold = Evidence("Its capital is Lima.", "Peru", "E1")
         >>> other = Evidence("A bean.", "Lima bean", "E2")
         >>> search = Step(call=ToolCall("local_search"), evidence=(gold, other))
