@@ -9,6 +9,7 @@ from served import Shelf, invoked, retrieving
 from faithful_search.errors import ConfigError, ToolError
 from faithful_search.measure.answerable import (
     ANSWERABLE,
+    IN_GRAPH,
     NO_GOLD,
     NO_STRING,
     NOT_ANNOTATED,
@@ -73,10 +74,12 @@ QUESTIONS = [
 LIMITS = LookupLimits(top_k=3, searches=4)
 
 
-def row(closed=False, in_corpus=(True,), answer_in_corpus=None, queries=()) -> QuestionLookup:
+def row(
+    closed=False, in_corpus=(True,), answer_in_corpus=None, queries=(), in_graph=()
+) -> QuestionLookup:
     gold = tuple(f"g{place}" for place in range(len(in_corpus)))
     return QuestionLookup(
-        "q", "?", ("x",), closed, gold, in_corpus, tuple(queries), answer_in_corpus
+        "q", "?", ("x",), closed, gold, in_corpus, tuple(queries), answer_in_corpus, in_graph
     )
 
 
@@ -162,6 +165,8 @@ def test_fewest_searches_for_all_gold_passages(ranks, top_k, needed):
         (row(queries=[found_at(answer=4)]), NOT_RETRIEVED),
         (row(in_corpus=(False,), queries=[found_at(answer=1)]), ANSWERABLE),
         (row(in_corpus=(False,), answer_in_corpus=False), NO_GOLD),
+        (row(in_corpus=(False, True), in_graph=(True, False)), IN_GRAPH),
+        (row(in_corpus=(False, False), in_graph=(True, False)), NO_GOLD),
         (row(answer_in_corpus=False), NO_STRING),
         (row(in_corpus=(None,)), NOT_RETRIEVED),
         (row(closed=True, queries=[found_at(gold=(1,))]), ANSWERABLE),
@@ -258,6 +263,13 @@ def test_the_command_prints_shares_and_reasons(files):
     results = json.loads((folder / "answerable.json").read_text())
     assert results["rows"]["exact_match_ceiling"]["n"] == 5
     assert len((folder / "rows.jsonl").read_text().splitlines()) == 5
+
+
+def test_facts_that_only_the_graph_has_are_not_called_missing(files):
+    done = invoked("answerable", "world", "--corpus", "world", "--limit", "20")
+    assert done.exit_code == 0, done.output
+    assert "7  a gold fact is not in the corpus, but in the knowledge graph" in done.output
+    assert "0  a gold passage is not in the corpus" in done.output
 
 
 # --- before a training

@@ -64,6 +64,11 @@ def test_a_run_without_a_value_leaves_no_mean():
     assert over_seeds([ALL, run([None] * 40)], "em").value is None
 
 
+@pytest.mark.parametrize("metric", ["em", "tool_entropy", "verdict_gap"])
+def test_a_run_without_questions_has_no_mean(metric):
+    assert over_seeds([run([]), run([])], metric).value is None
+
+
 def test_what_is_pooled_is_computed_for_each_run_from_its_sums():
     lone = run([1.0] * 40, {"a": [2] * 40, "b": [0] * 40})
     assert over_seeds([lone, ALL], "tool_entropy").value == pytest.approx(0.5)

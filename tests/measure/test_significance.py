@@ -64,8 +64,9 @@ def test_without_a_difference_there_is_no_p():
     assert signed_rank([0.0, 0.0]).p is None
 
 
-def test_few_sets_are_said_to_be_too_few():
-    assert "cannot be below 0.25" in str(signed_rank([0.1, 0.2, 0.3]))
+def test_few_sets_have_a_least_p():
+    few = signed_rank([0.1, 0.2, 0.3])
+    assert (str(few), few.least_p) == ("p = 0.25 (n=3)", 0.25)
 
 
 def test_what_is_no_number_is_refused():

@@ -52,6 +52,20 @@ def test_wilcoxon_takes_one_difference_a_set(folders):
     assert (test.n, test.p) == (7, pytest.approx(2 / 128))
 
 
+def test_few_sets_are_explained_once_below_the_table(tmp_path):
+    pair = [
+        suite(tmp_path / name, {"nq": 0.4, "popqa": right})
+        for name, right in (("a", 0.5), ("b", 0.7))
+    ]
+    text = str(compare_suites(open_suites(pair)))
+    assert text.count("its least value is n=1: 1.") == 1
+    assert "p = 1 (n=1)" in text
+
+
+def test_enough_sets_need_no_such_sentence(folders):
+    assert "least value" not in str(compare_suites(open_suites(folders)))
+
+
 def test_only_sets_of_all_sides_are_compared(folders, tmp_path):
     few = suite(tmp_path / "few", {"nq": 0.5, "other": 0.5})
     found = compare_suites(open_suites([*folders, few]))
@@ -172,6 +186,13 @@ def test_figures_are_drawn_by_set_and_of_tools(folders, tmp_path):
 def test_a_metric_that_was_not_measured_is_refused(folders):
     with pytest.raises(ConfigError, match="no result is called 'bleu'"):
         papers.tables(compare_suites(open_suites(folders)), ["bleu"])
+
+
+def test_it_is_refused_before_anything_is_shown(folders, tmp_path):
+    done = invoked("compare", *folders, "--metric", "bleu", "--out", tmp_path / "out")
+    assert done.exit_code == 1
+    assert done.output.startswith("error: no result is called 'bleu'")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("paper", ["pou", "veritas", "pokee", "self_eval"])

@@ -36,6 +36,7 @@ LAYERS = (
         "text",
         "escape",
         "loose_json",
+        "yaml_files",
         "trajectory",
         "tasks",
         "suites",

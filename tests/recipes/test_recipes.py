@@ -431,7 +431,7 @@ def test_pou_trains_on_rollouts_of_trls_loop(tmp_path):
 def test_a_recipe_that_cannot_begin_says_why_in_one_line(recipe, tmp_path, monkeypatch, capsys):
     (tmp_path / "file").touch()
     missing = tmp_path / "missing.yaml"
-    config = ["--config", str(missing)], f"cannot read the settings in {missing}"
+    config = ["--config", str(missing)], f"cannot read {missing}"
     folder = (
         ["--output_dir", str(tmp_path / "file" / "out"), *CPU],
         "cannot be written: Not a directory",

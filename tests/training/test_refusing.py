@@ -44,7 +44,7 @@ REFUSED = {
     ("pou", "--max_steps 1.5"): "--max_steps is a whole number, not '1.5'",
     ("pou", "--use_cpu maybe"): "--use_cpu is true or false, not 'maybe'",
     ("pou", "--eval_limit many"): "argument --eval_limit",
-    ("pou", "--config nosuch.yaml"): "cannot read the settings in nosuch.yaml",
+    ("pou", "--config nosuch.yaml"): "cannot read nosuch.yaml",
     ("pou", "--config"): "--config needs the name of a file",
     ("pou", "--questions nosuch.jsonl"): "--questions nosuch.jsonl: there is no such file",
     ("pou", "--eval_questions nosuch.csv"): "--eval_questions nosuch.csv: there is no such file",

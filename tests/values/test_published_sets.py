@@ -278,12 +278,21 @@ def test_the_lock_says_where_a_file_is_from(hub, tmp_path):
 
 def test_an_unreachable_set_says_how_to_get_access(hub, tmp_path, monkeypatch):
     def refuse(*given: Any, **more: Any) -> None:
-        raise OSError("401: gated")
+        raise OSError("401: gated.")
 
     monkeypatch.setattr("datasets.load_dataset", refuse)
     with pytest.raises(DataError, match=r"cannot download gaia .*401: gated\. First accept"):
         download("gaia", None, tmp_path / "data")
     assert not (tmp_path / "data").exists()
+
+
+def test_without_a_network_nothing_is_said_of_access(hub, tmp_path, monkeypatch):
+    def fail(*given: Any, **more: Any) -> None:
+        raise ConnectionError("Couldn't reach 'gaia-benchmark/GAIA' on the Hub.")
+
+    monkeypatch.setattr("datasets.load_dataset", fail)
+    with pytest.raises(DataError, match=r"is there a network, and is HF_HUB_OFFLINE unset\?\Z"):
+        download("gaia", None, tmp_path / "data")
 
 
 @pytest.mark.parametrize(

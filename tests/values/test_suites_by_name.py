@@ -92,8 +92,14 @@ def test_a_file_that_is_no_suite_is_refused(tmp_path, text, why):
 
 
 def test_an_unreadable_file_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"cannot read the suite .*mine\.yaml"):
+    with pytest.raises(DataError, match=r"cannot read .*mine\.yaml"):
         load_suite(suite_file(tmp_path, "sets: ["))
+
+
+def test_a_fault_of_yaml_is_told_in_one_line(tmp_path):
+    with pytest.raises(DataError, match=r"mine\.yaml, line 2, column 1: expected") as refused:
+        load_suite(suite_file(tmp_path, "sets: [a, b\n"))
+    assert "\n" not in str(refused.value)
 
 
 def test_an_unknown_suite_names_those_there_are():

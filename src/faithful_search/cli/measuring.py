@@ -451,18 +451,21 @@ def compare(
     if suites is not None and fail_on_regression:
         raise click.UsageError("--fail-on-regression compares single evaluations, not suites")
     file_names = ["comparison.json"]
+    sides: list[comparison.Side] = []
     result: comparison.Comparison | suite_comparison.SuiteComparison
     if suites is None:
         sides = comparison.open_sides(paths)
         result = comparison.compare(sides)
-        page.write_comparison(out / "comparison.html", result, sides)
-        file_names.insert(0, "comparison.html")
     else:
         result = suite_comparison.compare_suites(suites)
+    # A metric that was not measured must show before anything is written
+    tables = papers.tables(result, metrics, beside)
+    if isinstance(result, comparison.Comparison):
+        page.write_comparison(out / "comparison.html", result, sides)
+        file_names.insert(0, "comparison.html")
     write_metrics(out / "comparison.json", to_builtins(result))
     echo(f"{result}\n")
     if form is not None:
-        tables = papers.tables(result, metrics, beside)
         file_names.append(papers.write(tables, form, out).name)
     if figures:
         from ..analysis.comparisons import draw

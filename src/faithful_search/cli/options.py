@@ -12,7 +12,7 @@ from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_ty
 
 import click
 
-from ..errors import ConfigError, FaithfulSearchError
+from ..errors import ConfigError, DataError, FaithfulSearchError
 from ..escape import as_line, printable
 from ..flags import old_name_line
 from ..judges import Judge
@@ -220,12 +220,12 @@ def judge_of(options: dict[str, Any]) -> Judge | None:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The options in a file. Raises `BadParameter` where it cannot be read or is not a mapping."""
-    import yaml
+    from ..yaml_files import load_yaml
 
     try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeError, yaml.YAMLError) as error:
-        raise click.BadParameter(f"cannot read {path}: {error}") from error
+        settings = load_yaml(path) or {}
+    except DataError as error:
+        raise click.BadParameter(str(error)) from error
     if not isinstance(settings, dict):
         raise click.BadParameter(
             f"{path}: expected options and their values, found {type(settings).__name__}"

@@ -38,11 +38,12 @@ DEPTH = 20
 the same rows.
 """
 ANSWERABLE = "answerable"
+IN_GRAPH = "a gold fact is not in the corpus, but in the knowledge graph"
 NO_GOLD = "a gold passage is not in the corpus"
 NO_STRING = "no passage of the corpus holds the answer"
 NOT_RETRIEVED = "what is needed is not among the passages retrieved"
 NOT_ANNOTATED = "the question names no gold passages"
-VERDICTS = (ANSWERABLE, NO_GOLD, NO_STRING, NOT_RETRIEVED, NOT_ANNOTATED)
+VERDICTS = (ANSWERABLE, IN_GRAPH, NO_GOLD, NO_STRING, NOT_RETRIEVED, NOT_ANNOTATED)
 MEASURES = {
     "gold_in_corpus": "all gold passages are in the corpus",
     "gold_retrieved": "all gold passages are retrieved",
@@ -100,6 +101,7 @@ class QuestionLookup(msgspec.Struct, frozen=True):
         in_corpus: whether each of them is in the corpus; `None` where that cannot be known.
         answer_in_corpus: whether any passage of the corpus holds the answer; `None` where the
             question is closed, or where that cannot be known.
+        in_graph: whether each gold fact is in the knowledge graph; empty without one.
     """
 
     id: str
@@ -110,6 +112,7 @@ class QuestionLookup(msgspec.Struct, frozen=True):
     in_corpus: tuple[bool | None, ...]
     queries: tuple[Query, ...]
     answer_in_corpus: bool | None = None
+    in_graph: tuple[bool, ...] = ()
 
 
 class LookupLimits(NamedTuple):
@@ -146,6 +149,8 @@ class Answerable(msgspec.Struct, frozen=True):
         ]
         for verdict in VERDICTS:
             ids = self.verdicts.get(verdict, [])
+            if verdict == IN_GRAPH and not ids:  # most corpora have no graph beside them
+                continue
             examples = f": {', '.join(ids[:SHOWN])}" if ids and verdict != ANSWERABLE else ""
             more = ", …" if examples and len(ids) > SHOWN else ""
             lines.append(as_line(f"{len(ids):>5}  {verdict}{examples}{more}"))
@@ -253,16 +258,25 @@ def _asking(tool: RemoteSearch) -> Search:
 
 
 class Presence(NamedTuple):
-    """What one reading of the corpus says of gold passages: the keys that are there, and titles by
-    id.
+    """What one reading of the sources says of gold passages and facts.
+
+    Attributes:
+        keys: those that are in the corpus.
+        titles: the titles of passages, by id.
+        graph: the ids of the facts of a knowledge graph; `None` without one.
     """
 
     keys: frozenset[Key]
     titles: dict[str, str]
+    graph: frozenset[str] | None = None
 
 
-def look_up(tasks: Iterable[Task], passages: Iterable[Evidence]) -> Presence:
-    """Which gold passages of the tasks are among the passages."""
+def look_up(
+    tasks: Iterable[Task], passages: Iterable[Evidence], graph: frozenset[str] | None = None
+) -> Presence:
+    """Which gold passages of the tasks are among the passages. `graph` has the ids of the facts of
+    a knowledge graph beside them.
+    """
     needed: set[Key] = set()
     for task in tasks:
         needed.update(*gold_of(task).values())
@@ -276,7 +290,7 @@ def look_up(tasks: Iterable[Task], passages: Iterable[Evidence]) -> Presence:
         if id_key in needed:
             present.add(id_key)
             titles[passage.source] = passage.title
-    return Presence(frozenset(present), titles)
+    return Presence(frozenset(present), titles, graph)
 
 
 def run_lookup(
@@ -287,6 +301,7 @@ def run_lookup(
     settings: Mapping[str, Any],
     limits: LookupLimits,
     anew: bool = False,
+    graph: frozenset[str] | None = None,
 ) -> Answerable:
     """Look up the questions that the folder has no row of, and compute the result over all.
 
@@ -299,6 +314,8 @@ def run_lookup(
         settings: what the rows depend on. A folder holds rows of the same settings only.
         limits: what an episode may do.
         anew: throw away what the folder holds.
+        graph: the ids of the facts of a knowledge graph, which may have what the corpus lacks.
+            It is read only where `passages` are.
 
     Raises `ConfigError` for repeated ids and for a folder of other settings, `DataError` when the
     corpus cannot be read or the folder not be written.
@@ -320,7 +337,7 @@ def run_lookup(
     failed: dict[str, str] = {}
     with Records(file, "lookup", QuestionLookup, keep=lambda row: (row.id, row)) as rows:
         missing = [task for task in tasks if task.id not in rows.kept]
-        presence = look_up(missing, passages()) if missing and passages else None
+        presence = look_up(missing, passages(), graph) if missing and passages else None
         open_rows: list[QuestionLookup] = []
         with progress_bar(desc="searching", total=len(missing), unit="question") as bar:
             for part in chunks(missing, _BATCH):
@@ -391,6 +408,10 @@ def _row(
             in_corpus.append(is_found or not presence.keys.isdisjoint(keys))
         else:
             in_corpus.append(True if is_found else None)
+    in_graph: list[bool] = []
+    if presence is not None and presence.graph is not None:
+        for keys in gold.values():
+            in_graph.append(any(kind == _ID and id in presence.graph for kind, id in keys))
     is_retrieved = any(query.answer for query in searched)
     return QuestionLookup(
         id=task.id,
@@ -401,6 +422,7 @@ def _row(
         in_corpus=tuple(in_corpus),
         queries=tuple(searched),
         answer_in_corpus=True if is_retrieved else None,
+        in_graph=tuple(in_graph),
     )
 
 
@@ -489,7 +511,10 @@ def verdict_of(row: QuestionLookup, limits: LookupLimits) -> str:
         is_found = _answer_rank(row.queries) <= limits.top_k
     if is_found:
         return ANSWERABLE
-    if False in row.in_corpus:
+    missing = [place for place, is_there in enumerate(row.in_corpus) if is_there is False]
+    if missing and row.in_graph and all(row.in_graph[place] for place in missing):
+        return IN_GRAPH
+    if missing:
         return NO_GOLD
     if row.answer_in_corpus is False:
         return NO_STRING

@@ -189,7 +189,7 @@ def _by_question(run: Evaluation, metric: str, questions: Sequence[str]) -> _Row
         # The result is a function of the sums of these columns over all rollouts
         columns_of, function = POOLED[metric]
         columns = columns_of(run)
-        if not columns:
+        if not columns or not run.questions:
             return None
         table = as_table(columns, list(columns), len(run.questions))
         units = np.array([places[question] for question in run.questions])

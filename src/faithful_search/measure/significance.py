@@ -33,9 +33,12 @@ class SignedRank(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         if self.p is None:
             return "no difference" if self.zeros else "-"
-        least = 2 / 2**self.n
-        note = f", which cannot be below {least:.3g} with so few" if least > LEVEL else ""
-        return f"p = {self.p:.3g} (n={self.n}{note})"
+        return f"p = {self.p:.3g} (n={self.n})"
+
+    @property
+    def least_p(self) -> float:
+        """The smallest p that so many differences can have: that of all with the same sign."""
+        return min(1.0, 2 / 2**self.n)
 
 
 def signed_rank(differences: Sequence[float]) -> SignedRank:

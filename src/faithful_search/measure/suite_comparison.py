@@ -15,7 +15,7 @@ from .evaluation import Evaluation, difference
 from .metrics import arrow
 from .report import aligned, interval, marked
 from .sets import MacroMean, SuiteResults, macro_mean
-from .significance import SignedRank, clear_after_holm, signed_rank
+from .significance import LEVEL, SignedRank, clear_after_holm, signed_rank
 from .stats import NOTHING, Estimate
 from .tuning import TunedOn, one_sided, tuned_on
 
@@ -93,6 +93,7 @@ class SuiteComparison(msgspec.Struct, frozen=True):
             *self._paired(),
             "Wilcoxon's test takes a difference for each set. Its p is exact, two-sided and not "
             "corrected for the number of metrics; n counts sets whose difference is not 0.",
+            *self._few_sets(),
             *self.notes,
         ]
 
@@ -107,6 +108,15 @@ class SuiteComparison(msgspec.Struct, frozen=True):
             counts = ", ".join(f"{set_name} {count}" for set_name, count in questions.items())
             sentences.append(f"Questions that {first_name} and {name} share: {counts}.")
         return sentences
+
+    def _few_sets(self) -> list[str]:
+        """A sentence about tests over so few sets that their p cannot be below 0.05."""
+        tests = [test for of_sides in self.wilcoxon.values() for test in of_sides]
+        least = {test.n: test.least_p for test in tests if test.n and test.least_p > LEVEL}
+        if not least:
+            return []
+        bounds = ", ".join(f"n={n}: {p:.3g}" for n, p in sorted(least.items()))
+        return [f"With fewer than six sets p is never below {LEVEL}; its least value is {bounds}."]
 
     def _after_holm(self, place: int) -> list[str]:
         column = {metric: changes[place] for metric, changes in self.macro_differences.items()}

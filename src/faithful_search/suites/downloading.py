@@ -336,9 +336,17 @@ def _dataset(entry: PublishedSet, settings: Mapping[str, Any]) -> Any:
 
 
 def _unreachable(entry: PublishedSet, error: Exception) -> DataError:
-    access = f". First {entry.access}" if entry.access else ""
-    why = " ".join(str(error).split())
-    return DataError(f"cannot download {entry.name} from {entry.repository}: {why}{access}")
+    import httpx2
+    from huggingface_hub import errors
+
+    no_network = (ConnectionError, httpx2.TransportError, errors.LocalEntryNotFoundError)
+    if isinstance(error, no_network):
+        why = "the Hub cannot be reached: is there a network, and is HF_HUB_OFFLINE unset?"
+    else:
+        why = " ".join(str(error).split()).rstrip(".")
+        if entry.access:
+            why = f"{why}. First {entry.access}"
+    return DataError(f"cannot download {entry.name} from {entry.repository}: {why}")
 
 
 def _lock_in(folder: Path, file: str, source: Source) -> None:

@@ -15,12 +15,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from ..bundled import suite_files
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError
+from ..yaml_files import load_yaml
 from .base import QuestionSet, Suite
 from .downloading import DATA_FOLDER as DATA_FOLDER, data_folder as data_folder, file_name
 from .published import PUBLISHED
@@ -106,12 +106,7 @@ def _file_of(name: str | os.PathLike[str]) -> Path:
 
 
 def _read(path: Path) -> _Table:
-    import yaml
-
-    try:
-        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeError, yaml.YAMLError) as error:
-        raise DataError(f"cannot read the suite {path}: {error}") from error
+    content = load_yaml(path)
     if not isinstance(content, Mapping):
         raise ConfigError(f"{path}: a suite is a mapping with the keys about and sets")
     try:

@@ -12,10 +12,11 @@ import yaml
 
 from .. import dialects, suites
 from ..bundled import bundled_policy, shipped
-from ..errors import ConfigError, needs
+from ..errors import ConfigError, DataError, needs
 from ..flags import old_name_line
 from ..measure.ledger import lock
 from ..rollout.outside import check_outside
+from ..yaml_files import load_yaml
 from .outline import FieldSource, settings_of
 from .run_folder import LOCK, check_unowned
 
@@ -137,9 +138,9 @@ def read_config(path: str | Path, *extending: Path) -> dict[str, Any]:
     if path.resolve() in [file.resolve() for file in extending]:
         raise ConfigError(f"{extending[-1]} extends {path}, and so itself: take one `extends:` out")
     try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"cannot read the settings in {path}: {error}") from error
+        settings = load_yaml(path) or {}
+    except DataError as error:
+        raise ConfigError(str(error)) from error
     if not isinstance(settings, dict):
         raise ConfigError(f"{path} must hold a YAML mapping, not {type(settings).__name__}")
     parent = settings.pop("extends", None)

@@ -1,0 +1,26 @@
+"""Settings, suites and options in YAML files: one way to read them, and to say what is wrong."""
+
+from pathlib import Path
+from typing import Any
+
+from .errors import DataError
+
+
+def load_yaml(path: Path) -> Any:
+    """The content of a YAML file; `None` for an empty one.
+
+    Raises `DataError` where it cannot be read, in one line with the place of the fault.
+    """
+    import yaml
+
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeError) as error:
+        raise DataError(f"cannot read {path}: {error}") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise DataError(f"cannot read {path}, {place}{error.problem}") from error
+    except yaml.YAMLError as error:  # a character that YAML does not allow
+        why = " ".join(str(error).split())
+        raise DataError(f"cannot read {path}: {why}") from error
