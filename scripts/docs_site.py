@@ -25,6 +25,7 @@ PATTERNS = (
     "CHANGELOG.md",
     "SECURITY.md",
     "LICENSE",
+    "datasets/**/*.md",
     "docs/**/*.md",
     "docs/figures/*.png",
     "docs/stylesheets/*.css",

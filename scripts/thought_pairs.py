@@ -1,12 +1,13 @@
 """Draw the pairs of `datasets/thoughts`: thoughts of recorded rollouts, to be read and labelled.
 
-    python scripts/thought_pairs.py ../shared/data --out datasets/thoughts/pairs.jsonl
+    python scripts/thought_pairs.py ../shared/data --out outputs/thought_pairs.jsonl
 
 DATA is a folder that holds `FILES`, rollouts that other projects published. The pairs are those
 that `info_think` and `think_search` ask a judge about, whole, in the order of their ids, which are
 digests. Each source gives as many pairs as the others, or all it has; the comparison of words does
-not uphold half of them, or all such that there are. A question gives at most two pairs. Prints how
-many pairs each source has and gave: by these figures, means over the sample can be weighted back.
+not uphold half of them, or all such that there are. A question gives at most two pairs. A row's
+`weight` is how many pairs of its source, alike in that verdict, it stands for: means with these
+weights are of the sources, not of the sample. Prints how many pairs each source has and gave.
 """
 
 import argparse
@@ -99,17 +100,15 @@ def available(pairs: Sequence[LabelledPair]) -> dict[str, int]:
     return dict(of_source)
 
 
-def strata(pairs: Sequence[LabelledPair]) -> Counter[tuple[str, str, str]]:
-    """The number of pairs by task, source, and whether the comparison of words upholds them."""
-    return Counter(
-        (pair.task, pair.source, "upheld" if pair.label else "not upheld") for pair in pairs
-    )
+def stratum(pair: LabelledPair) -> tuple[str, str, str]:
+    """Its task, its source, and whether the comparison of words upholds it."""
+    return pair.task, pair.source, "upheld" if pair.label else "not upheld"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
-    parser.add_argument("--out", type=Path, default=Path("datasets/thoughts/pairs.jsonl"))
+    parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     files = [options.data / file for file in FILES]
     every: list[LabelledPair] = []
@@ -121,14 +120,15 @@ def main() -> None:
             of_source = [pair for pair in pairs if pair.source == source]
             drawing.draw_halves(of_source, share)
     drawn = sorted(drawing.drawn, key=lambda pair: (pair.task, pair.id))
-    rows = [{column: getattr(pair, column) for column in COLUMNS} for pair in drawn]
+    available_of = Counter(map(stratum, every))
+    drawn_of = Counter(map(stratum, drawn))
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
-    drawn_of = strata(drawn)
-    table = [
-        [*stratum, str(count), str(drawn_of[stratum])]
-        for stratum, count in sorted(strata(every).items())
-    ]
+    with options.out.open("wb") as out:
+        for pair in drawn:
+            row = {column: getattr(pair, column) for column in COLUMNS}
+            row["weight"] = round(available_of[stratum(pair)] / drawn_of[stratum(pair)], 3)
+            out.write(msgspec.json.encode(row) + b"\n")
+    table = [[*name, str(available_of[name]), str(drawn_of[name])] for name in sorted(available_of)]
     print(aligned([HEADER, *table]))
 
 

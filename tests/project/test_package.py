@@ -410,6 +410,7 @@ def test_the_wheel_holds_the_package_with_its_data():
     [
         "src",
         "benchmarks",
+        "datasets",
         "docs",
         "evaluate_metrics",
         "examples",
