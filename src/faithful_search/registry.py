@@ -29,10 +29,11 @@ def names(package: ModuleType, base: type) -> list[str]:
 
 
 def files(package: ModuleType, base: type) -> list[str]:
-    """The files of `package` that derive a class from `base`, sorted; read and not imported, since
-    some bring torch.
+    """The files of `package` that derive a class from `base`, or from one called after it
+    (`NLIJudge`), sorted; read and not imported, since some bring torch. Abstract classes, which
+    derive from `ABC`, too, are left out.
     """
-    derived = re.compile(rf"^class \w+\((?:\w+, )*{base.__name__}\b", re.MULTILINE)
+    derived = re.compile(rf"^class \w+\((?!.*\bABC\))(?:\w+, )*\w*{base.__name__}\b", re.MULTILINE)
     texts = {
         path.stem: path.read_text(encoding="utf-8")
         for folder in package.__path__

@@ -23,6 +23,7 @@ from faithful_search.judges import Judge, Pair, distilled, load
 from faithful_search.judges.distilled import JudgeFile, calibrated
 from faithful_search.judges.generator import GeneratorJudge
 from faithful_search.judges.nli import NLIJudge
+from faithful_search.judges.windowed import Input
 from faithful_search.judges.windows import windows
 
 PAIR = Pair("w1", "w2")
@@ -147,7 +148,7 @@ def test_a_hypothesis_that_is_too_long_is_cut():
 def test_control_tokens_in_the_evidence_are_text():
     tokenizer = bert_tokenizer()
     judge = NLIJudge(bert(), tokenizer)
-    [row] = judge.encode([("w1 [SEP] w2 [CLS]", "w3")])
+    [row] = judge.encode([Input("w1 [SEP] w2 [CLS]", "w3")])
     assert (
         row["input_ids"].count(tokenizer.sep_token_id),
         row["input_ids"].count(tokenizer.cls_token_id),

@@ -63,7 +63,8 @@ RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
 HOSTS = {"inspect_ai", "openenv", "skyrl_gym", "verifiers", "verl"}
 NOT_OF_THE_WORLD = ("trajectory", "judges", "rewards.base", "rollout", "training")
 TORCH = {"torch", "transformers", "trl", "accelerate", "peft"}
-TORCH_ROOMS = ("inference.", "training.", "coldstart.", "distil.", "recipes.", "judges.nli")
+TORCH_ROOMS = ("inference.", "training.", "coldstart.", "distil.", "recipes.")
+TORCH_ROOMS += ("judges.windowed.", "judges.nli.")
 
 
 def run_python(code: str) -> str:

@@ -40,6 +40,7 @@ from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.judges import ContainmentJudge, Pair, load
 from faithful_search.judges.generator import GeneratorJudge
 from faithful_search.judges.nli import NLIJudge
+from faithful_search.judges.windowed import Input
 from faithful_search.measure.agreement.labelled import Labelled
 from faithful_search.recipes import reward_model
 
@@ -151,14 +152,15 @@ def test_a_decoder_becomes_a_classifier_of_two_texts(decoder, tmp_path):
     model, tokenizer = open_classifier(decoder)
     judge = NLIJudge(model.eval(), tokenizer)
     [[ids], [shifted]] = [
-        [own["input_ids"] for own in judge.encode([texts])] for texts in (("ab", "c"), ("a", "bc"))
+        [own["input_ids"] for own in judge.encode([Input(*texts)])]
+        for texts in (("ab", "c"), ("a", "bc"))
     ]
     end = tokenizer.eos_token_id
     assert ids == [*tokenizer("ab", add_special_tokens=False)["input_ids"], end, *ids[3:-1], end]
     assert ids != shifted
     train_judge(rows(60), decoder, settings(tmp_path, max_steps=2, eval_steps=2), QUICK)
     loaded = load("nli", str(tmp_path))
-    assert [own["input_ids"] for own in loaded.encode([("ab", "c")])] == [ids]
+    assert [own["input_ids"] for own in loaded.encode([Input("ab", "c")])] == [ids]
     batch = [Pair("x", "y"), Pair("x" * 50, "y" * 20), Pair("long " * 30, "z")]
     together = [verdict.p for verdict in loaded.judge_batch(batch)]
     alone = [loaded.judge_batch([pair])[0].p for pair in batch]

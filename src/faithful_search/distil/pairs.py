@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from ..errors import DataError
 from ..judges.generator import GeneratorJudge
 from ..judges.nli import NLIJudge
+from ..judges.windowed import Input
 from ..measure.agreement.labelled import SPLITS, Labelled, load, sample
 from ..reading.files import local_file
 from ..text import content_words
@@ -109,13 +110,13 @@ def classifier_rows(
     trained on: the judge takes the largest p of all windows, so this one should carry a true label,
     and is the likeliest to wrongly carry a false one. Rows with an empty hypothesis are left out.
     """
-    nearest: list[tuple[str, str]] = []
+    nearest: list[Input] = []
     labels: list[int] = []
     for row, inputs in zip(rows, judge.inputs([row.pair for row in rows]), strict=True):
         if not inputs:
             continue
-        words = set(content_words(inputs[0][1]))
-        shared = [len(words.intersection(content_words(premise))) for premise, _ in inputs]
+        words = set(content_words(inputs[0].hypothesis))
+        shared = [len(words.intersection(content_words(each.premise))) for each in inputs]
         nearest.append(inputs[shared.index(max(shared))])
         labels.append(entails if row.label else 1 - entails)
     return [

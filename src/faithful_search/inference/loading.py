@@ -228,13 +228,19 @@ def max_tokens(model: Any, tokenizer: Any) -> int | None:
     """How many tokens, special ones included, model and tokenizer take; `None` when neither
     says.
     """
-    limits = [tokenizer.model_max_length, positions_of(model.config)]
+    limits = [tokenizer.model_max_length, positions_of(model.config), embedded_positions(model)]
+    return min((limit for limit in limits if limit and limit < _SAYS_NOTHING), default=None)
+
+
+def embedded_positions(model: Any) -> int | None:
+    """How many positions a model has vectors for; `None` where positions are not embedded."""
+    counts = []
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
             # RoBERTa and its kin count positions from behind the padding token's
             first = 0 if module.padding_idx is None else module.padding_idx + 1
-            limits.append(module.num_embeddings - first)
-    return min((limit for limit in limits if limit and limit < _SAYS_NOTHING), default=None)
+            counts.append(module.num_embeddings - first)
+    return min(counts, default=None)
 
 
 WATCHED = 0.5  # seconds, for which cores are idle or not

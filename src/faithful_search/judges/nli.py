@@ -1,30 +1,25 @@
 """The judge that is an entailment model: a classifier, or a seq2seq model of the TRUE kind."""
 
-import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import islice
 from typing import Any, ClassVar, Self
 
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
 
 from ..errors import ConfigError
-from ..inference.batching import batches, shared_length
-from ..inference.loading import max_tokens, open_model, read_config
-from ..text import well_formed
+from ..inference.batching import shared_length
+from ..inference.loading import open_model, read_config
 from . import distilled
-from .base import LABELS, Judge, Pair, Verdict, Weights, weights_of
-from .windows import windows
+from .base import LABELS
+from .windowed import PLAIN, Input, WindowedJudge
 
 _ENTAILS = ("entailment", "entail", "entails")
-# retrieved text may spell the model's control tokens: they are read as the characters they are
-_PLAIN = {"split_special_tokens": True}
 
 
 @dataclass(frozen=True)
-class NLIJudge(Judge):
+class NLIJudge(WindowedJudge):
     """p = max over windows w of the premise of p(entailment | w, hypothesis); supported when p >=
     `threshold`.
 
@@ -39,197 +34,61 @@ class NLIJudge(Judge):
     read. It can be gamed by repeating the evidence.
 
     Args:
-        model: the model, in eval mode.
-        tokenizer: its tokenizer, with a padding token.
-        source: where the model comes from; it names the judge.
-        threshold: the smallest p that counts as support.
-        window: the most tokens of the premise that are read at once (fewer where the model holds
-            fewer).
-        stride: the most tokens that neighbouring windows share.
-        batch_tokens: tokens of a batch, padding included.
         label: the classifier's label that means support, when it is not called entailment.
-        temperature: see `distilled.calibrated`.
+        model, tokenizer, source, threshold, window, stride, batch_tokens, temperature, longest: as
+            of `WindowedJudge`.
     """
 
-    model: Any = field(repr=False, compare=False)
-    tokenizer: Any = field(repr=False, compare=False)
-    source: str = ""
-    threshold: float = 0.5
-    window: int = 384
-    stride: int = 64
-    batch_tokens: int = 8192
     label: str | None = None
-    temperature: float = 1.0
 
-    needs_model: ClassVar[bool] = True
-    flags: ClassVar[tuple[str, ...]] = ("trust_remote_code",)
-    reads_queries: ClassVar[bool] = False
+    kind: ClassVar[str] = "nli"
+    upheld: ClassVar[str] = "entailment"
 
     def __post_init__(self) -> None:
-        if self.tokenizer.pad_token_id is None:
-            raise ConfigError(
-                f"the tokenizer of {self.name} has no padding token; set `tokenizer.pad_token`"
-            )
-        distilled.check(self.threshold, self.temperature, self.window, self.stride)
-        self._supports  # noqa: B018 a model that cannot say so is refused now
+        super().__post_init__()
+        self._readout  # noqa: B018 a model that cannot say so is refused now
 
     @classmethod
-    def from_pretrained(
-        cls,
-        model: str,
-        *,
-        revision: str | None = None,
-        trust_remote_code: bool = False,
-        **knobs: Any,
-    ) -> Self:
+    def from_pretrained(cls, model: str, *, revision: str | None = None, **knobs: Any) -> Self:
         """The judge of a Hub id or a directory; a distilled one's `judge.json` sets what `knobs`
         leave open.
 
-        `knobs` are the judge's other fields, and `device` and `dtype` as of
-        `inference.loading.open_model`. Raises `ConfigError` when it cannot be opened, is of neither
-        kind, or was distilled as a judge of another kind.
+        `knobs` are those of `WindowedJudge.from_pretrained`. Raises `ConfigError` when it cannot be
+        opened, is of neither kind, or was distilled as a judge of another kind.
         """
         knobs = distilled.settings(model, "nli", revision) | knobs
-        placing = {name: knobs.pop(name, None) for name in ("device", "dtype")}
-        where: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-        config = read_config(model, **where)
-        writes = _writes(config, " ".join(config.architectures or []))
-        auto = AutoModelForSeq2SeqLM if writes else AutoModelForSequenceClassification
-        network, tokenizer = open_model(auto, model, **where, **placing)
-        return cls(network, tokenizer, model, **knobs)
+        return super().from_pretrained(model, revision=revision, **knobs)
 
     @classmethod
-    def open(cls, model: str | None = None, **settings: Any) -> Self:
-        return cls.from_pretrained(str(model), **settings)
+    def open_network(cls, model: str, **where: Any) -> tuple[Any, Any]:
+        return open_entailment(model, **where)
 
-    @property
-    def weights(self) -> Weights:
-        return weights_of(self.source, self.model)
-
-    @property
-    def name(self) -> str:
-        return f"nli:{self.source or self.model.config.name_or_path or type(self.model).__name__}"
-
-    def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        # an empty hypothesis follows from nothing: p = 0, unasked
-        readings = self._readings(pairs)
-        rows = self.encode(
-            [(window, hypothesis) for parts, hypothesis, _ in readings for window in parts]
-        )
-        by_row: dict[int, float] = {}
-        for batch in batches([len(row["input_ids"]) for row in rows], self.batch_tokens):
-            padded = self.tokenizer.pad([rows[row] for row in batch], return_tensors="pt").to(
-                self.model.device
-            )
-            with torch.inference_mode():
-                by_row |= zip(batch, self._supports(padded).tolist(), strict=True)
-        # batches are of similar lengths, in another order
-        probs = (by_row[row] for row in range(len(rows)))
-        verdicts = []
-        for parts, _, note in readings:
-            window_probs = list(islice(probs, len(parts)))
-            p = distilled.calibrated(max(window_probs, default=0.0), self.temperature)
-            where = f", the most of {len(window_probs)} windows" if len(window_probs) > 1 else ""
-            why = f"p(entailment) = {p:.3f}{where}{note}" if window_probs else note
-            verdicts.append(Verdict(p, bool(window_probs) and p >= self.threshold, why, self.name))
-        return verdicts
-
-    def inputs(self, pairs: Sequence[Pair]) -> list[list[tuple[str, str]]]:
-        """What is read of each pair: (window of the premise, hypothesis), none for an empty
-        hypothesis.
-        """
-        return [
-            [(window, hypothesis) for window in parts]
-            for parts, hypothesis, _ in self._readings(pairs)
-        ]
-
-    def encode(self, inputs: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-        """The rows of tokens that the model reads for what `inputs` gives."""
+    def encode(self, inputs: Sequence[Input]) -> list[dict[str, Any]]:
         if not inputs:
             return []
-        if self._seq2seq:
+        if writes(self.model.config, type(self.model).__name__):
             texts = [
-                f"premise: {premise} hypothesis: {hypothesis}" for premise, hypothesis in inputs
+                f"premise: {premise} hypothesis: {hypothesis}" for premise, hypothesis, _ in inputs
             ]
-            encoded = self.tokenizer(texts, verbose=False, **_PLAIN)
+            encoded = self.tokenizer(texts, verbose=False, **PLAIN)
         else:
-            premises, hypotheses = map(list, zip(*inputs, strict=True))
+            premises = [each.premise for each in inputs]
+            hypotheses = [each.hypothesis for each in inputs]
             # windows are reckoned from parts, and a part's tokens need not add up exactly
-            cut = {"truncation": "only_first", "max_length": self._limit} if self._limit else {}
-            encoded = self.tokenizer(premises, hypotheses, **cut, **_PLAIN)
+            cut = {"truncation": "only_first", "max_length": self.limit} if self.limit else {}
+            encoded = self.tokenizer(premises, hypotheses, **cut, **PLAIN)
         return [{key: values[row] for key, values in encoded.items()} for row in range(len(inputs))]
 
-    def _readings(self, pairs: Sequence[Pair]) -> list[tuple[list[str], str, str]]:
-        """The windows, the hypothesis as it is read, and what was cut off or why there are no
-        windows.
-        """
-        readings: list[tuple[list[str], str, str]] = []
-        for pair, tokens in zip(
-            pairs, self._count([pair.hypothesis for pair in pairs]), strict=True
-        ):
-            hypothesis, note = well_formed(pair.hypothesis), ""
-            if not hypothesis.strip():
-                readings.append(([], "", "there is nothing to judge"))
-                continue
-            if (
-                tokens > self._room // 2
-            ):  # at least half of what the model holds is left to the premise
-                hypothesis = windows(hypothesis, self._room // 2, 0, self._count)[0]
-                kept_tokens = self._count([hypothesis])[0]
-                tokens, note = (
-                    kept_tokens,
-                    f"; the hypothesis was cut from {tokens} tokens to its first {kept_tokens}",
-                )
-            size = min(self.window, self._room - tokens)
-            parts = windows(
-                well_formed(pair.premise), size, min(self.stride, size // 2), self._count
-            )
-            readings.append((parts or [""], hypothesis, note))
-        return readings
-
-    def _count(self, texts: Sequence[str]) -> list[int]:
-        if not texts:
-            return []
-        # without the marks that a tokenizer puts around each text, and without its warning about
-        # long ones
-        encoded = self.tokenizer(
-            list(map(well_formed, texts)), add_special_tokens=False, verbose=False, **_PLAIN
-        )
-        return [len(ids) for ids in encoded["input_ids"]]
-
-    @property
-    def _seq2seq(self) -> bool:
-        return _writes(self.model.config, type(self.model).__name__)
+    def supports(self, batch: Any) -> torch.Tensor:
+        return self._readout(batch)
 
     @cached_property
-    def _limit(self) -> int | None:
-        return max_tokens(self.model, self.tokenizer)
-
-    @cached_property
-    def _room(self) -> int:
-        """Tokens that premise and hypothesis may take together."""
-        return (
-            sys.maxsize
-            if self._limit is None
-            else self._limit - len(self.encode([("", "")])[0]["input_ids"])
-        )
-
-    @cached_property
-    def _supports(self) -> Callable[[Any], torch.Tensor]:
+    def _readout(self) -> Callable[[Any], torch.Tensor]:
         """How probable support is for each row of a batch, by where the model says so."""
         # of functions of the module, which pickle
         config = self.model.config
-        if self._seq2seq:
-            yes, no = (self.tokenizer(text_target=label)["input_ids"] for label in LABELS)
-            at = shared_length(yes, no)
-            if at == min(len(yes), len(no)):
-                raise ConfigError(
-                    f"the tokenizer of {config.name_or_path!r} does not tell the labels 1 and 0 "
-                    "apart"
-                )
-            return partial(
-                _written, self.model, [config.decoder_start_token_id, *yes[:at]], yes[at], no[at]
-            )
+        if writes(config, type(self.model).__name__):
+            return written_labels(self.model, self.tokenizer)
         label_names = (self.label.lower(),) if self.label else _ENTAILS
         named = [
             *config.id2label.items(),
@@ -245,10 +104,38 @@ class NLIJudge(Judge):
                 "entailment"
             )
         exclusive = config.num_labels > 1 and config.problem_type != "multi_label_classification"
-        return partial(_classified, self.model, label, exclusive)
+        return partial(classified, self.model, label, exclusive)
 
 
-def _classified(model: Any, label: int, exclusive: bool, batch: Any) -> torch.Tensor:
+def open_entailment(model: str, **where: Any) -> tuple[Any, Any]:
+    """A sequence classifier or seq2seq model, and its tokenizer. Raises `ConfigError` when it
+    cannot be opened or is neither.
+    """
+    code = {name: where[name] for name in ("revision", "trust_remote_code")}
+    config = read_config(model, **code)
+    is_seq2seq = writes(config, " ".join(config.architectures or []))
+    auto = AutoModelForSeq2SeqLM if is_seq2seq else AutoModelForSequenceClassification
+    return open_model(auto, model, **where)
+
+
+def written_labels(model: Any, tokenizer: Any) -> Callable[[Any], torch.Tensor]:
+    """p(1) / (p(1) + p(0)) of a seq2seq model for each row of a batch, where the two labels' tokens
+    part. Raises `ConfigError` where they do not.
+    """
+    yes, no = (tokenizer(text_target=label)["input_ids"] for label in LABELS)
+    at = shared_length(yes, no)
+    if at == min(len(yes), len(no)):
+        raise ConfigError(
+            f"the tokenizer of {model.config.name_or_path!r} does not tell the labels 1 and 0 apart"
+        )
+    start = [model.config.decoder_start_token_id, *yes[:at]]
+    return partial(_written, model, start, yes[at], no[at])
+
+
+def classified(model: Any, label: int, exclusive: bool, batch: Any) -> torch.Tensor:
+    """p of a classifier's label for each row of a batch: a softmax where labels exclude each other,
+    else a sigmoid.
+    """
     logits = model(**batch).logits.float()
     return (logits.softmax(-1) if exclusive else logits.sigmoid())[:, label]
 
@@ -259,9 +146,9 @@ def _written(model: Any, start: list[int], yes: int, no: int, batch: Any) -> tor
     return (logits[:, yes] - logits[:, no]).sigmoid()
 
 
-def _writes(config: Any, made: str) -> bool:
-    """Whether a model made by the class `made` is seq2seq; else it is a classifier. `ConfigError`
-    when neither.
+def writes(config: Any, made: str) -> bool:
+    """Whether a model made by the class `made` is seq2seq; else it is a classifier. Raises
+    `ConfigError` when neither.
     """
     if "ForSequenceClassification" in made:
         return False

@@ -1,0 +1,245 @@
+"""The judges that read a premise in windows: each window beside the whole hypothesis."""
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from typing import Any, ClassVar, NamedTuple, Self
+
+import torch
+
+from ..errors import ConfigError
+from ..inference.batching import batches
+from ..inference.loading import embedded_positions, max_tokens
+from ..text import well_formed
+from . import distilled
+from .base import Judge, Pair, Verdict, Weights, weights_of
+from .windows import windows
+
+# retrieved text may spell the model's control tokens: they are read as the characters they are
+PLAIN = {"split_special_tokens": True}
+
+
+class Input(NamedTuple):
+    """What is read at once: a window of the premise, the hypothesis and, by judges that read it,
+    the question.
+    """
+
+    premise: str
+    hypothesis: str
+    question: str = ""
+
+
+class Reading(NamedTuple):
+    """p that an input's hypothesis follows, `None` where that could not be read, and a note."""
+
+    p: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class WindowedJudge(Judge, ABC):
+    """p = max over windows w of the premise of p(support | w, hypothesis); supported when p >=
+    `threshold`.
+
+    A subclass says how an input is written as tokens (`encode`), and how probable support is for
+    each row of a batch of them (`supports`).
+
+    What stands only partly in each of two windows is missed. A hypothesis that takes more than half
+    of the model's tokens is cut at its end, and the verdict's `why` says so.
+
+    Args:
+        model: the model, in eval mode.
+        tokenizer: its tokenizer, with a padding token.
+        source: where the model comes from; it names the judge.
+        threshold: the smallest p that counts as support.
+        window: the most tokens of the premise that are read at once (fewer where the model holds
+            fewer).
+        stride: the most tokens that neighbouring windows share.
+        batch_tokens: tokens of a batch, padding included.
+        temperature: see `distilled.calibrated`.
+        longest: the most tokens of an input, all included; by default what the model and its
+            tokenizer say.
+    """
+
+    model: Any = field(repr=False, compare=False)
+    tokenizer: Any = field(repr=False, compare=False)
+    source: str = ""
+    threshold: float = 0.5
+    window: int = 384
+    stride: int = 64
+    batch_tokens: int = 8192
+    temperature: float = 1.0
+    longest: int | None = None
+
+    kind: ClassVar[str]
+    """What names the judge, before its `source`."""
+    upheld: ClassVar[str] = "supported"
+    """What `why` calls the event that p is the probability of."""
+    spare: ClassVar[int] = 0
+    """Tokens that are kept free, where the parts of an input merge with the text around them."""
+    needs_model: ClassVar[bool] = True
+    flags: ClassVar[tuple[str, ...]] = ("trust_remote_code",)
+    reads_queries: ClassVar[bool] = False
+    reads_question: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.tokenizer.pad_token_id is None:
+            raise ConfigError(
+                f"the tokenizer of {self.name} has no padding token; set `tokenizer.pad_token`"
+            )
+        distilled.check(self.threshold, self.temperature, self.window, self.stride)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str,
+        *,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+        **knobs: Any,
+    ) -> Self:
+        """The judge of a Hub id or a directory.
+
+        `knobs` are the judge's other fields, and `device` and `dtype` as of
+        `inference.loading.open_model`. Raises `ConfigError` when it cannot be opened, or is of
+        another kind.
+        """
+        placing = {name: knobs.pop(name, None) for name in ("device", "dtype")}
+        where = {"revision": revision, "trust_remote_code": trust_remote_code}
+        network, tokenizer = cls.open_network(model, **where, **placing)
+        return cls(network, tokenizer, model, **knobs)
+
+    @classmethod
+    @abstractmethod
+    def open_network(cls, model: str, **where: Any) -> tuple[Any, Any]:
+        """The model and its tokenizer; arguments and errors as of `from_pretrained`."""
+
+    @abstractmethod
+    def encode(self, inputs: Sequence[Input]) -> list[dict[str, Any]]:
+        """The rows of tokens that the model reads for what `inputs` gives."""
+
+    @abstractmethod
+    def supports(self, batch: Any) -> torch.Tensor:
+        """How probable support is for each row of a padded batch."""
+
+    @classmethod
+    def open(cls, model: str | None = None, **settings: Any) -> Self:
+        return cls.from_pretrained(str(model), **settings)
+
+    @property
+    def weights(self) -> Weights:
+        return weights_of(self.source, self.model)
+
+    @property
+    def name(self) -> str:
+        source = self.source or self.model.config.name_or_path or type(self.model).__name__
+        return f"{self.kind}:{source}"
+
+    def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        inputs_by_pair, notes = self._inputs(pairs)
+        flat: list[Input] = []
+        for inputs in inputs_by_pair:
+            flat += inputs
+        readings = iter(self.read(flat))
+        verdicts = []
+        for inputs, note in zip(inputs_by_pair, notes, strict=True):
+            verdicts.append(self._verdict(list(islice(readings, len(inputs))), note))
+        return verdicts
+
+    def _verdict(self, readings: Sequence[Reading], note: str) -> Verdict:
+        """The verdict on a pair by what was read of each of its windows."""
+        if not readings:  # an empty hypothesis follows from nothing: p = 0, unasked
+            return Verdict(0.0, False, note, self.name)
+        for reading in readings:
+            if reading.p is None:
+                return Verdict(None, None, reading.note, self.name)
+        best = max(readings, key=lambda reading: reading.p or 0.0)
+        p = distilled.calibrated(best.p or 0.0, self.temperature)
+        where = f", the most of {len(readings)} windows" if len(readings) > 1 else ""
+        why = f"p({self.upheld}) = {p:.3f}{where}{best.note}{note}"
+        return Verdict(p, p >= self.threshold, why, self.name)
+
+    def inputs(self, pairs: Sequence[Pair]) -> list[list[Input]]:
+        """What is read of each pair, window by window; nothing of an empty hypothesis."""
+        return self._inputs(pairs)[0]
+
+    def read(self, inputs: Sequence[Input]) -> list[Reading]:
+        """p of each input, by itself."""
+        readings = [Reading(None)] * len(inputs)
+        for rows, batch in self.padded(self.encode(inputs)):
+            with torch.inference_mode():
+                probabilities = self.supports(batch).tolist()
+            for row, p in zip(rows, probabilities, strict=True):
+                readings[row] = Reading(p)
+        return readings
+
+    def padded(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[list[int], Any]]:
+        """Batches of rows of similar lengths: their numbers, and their tokens as tensors."""
+        for batch in batches([len(row["input_ids"]) for row in rows], self.batch_tokens):
+            tokens = self.tokenizer.pad([rows[row] for row in batch], return_tensors="pt")
+            yield batch, tokens.to(self.model.device)
+
+    def _inputs(self, pairs: Sequence[Pair]) -> tuple[list[list[Input]], list[str]]:
+        """The inputs of each pair; and what was cut off, or why there are none."""
+        inputs_by_pair: list[list[Input]] = []
+        notes = []
+        for pair in pairs:
+            if not pair.hypothesis.strip():
+                inputs_by_pair.append([])
+                notes.append("there is nothing to judge")
+                continue
+            # at least a quarter of what the model holds is left to the premise
+            hypothesis, tokens, note = self._cut("hypothesis", pair.hypothesis, self._room // 2)
+            question, question_tokens, question_note = "", 0, ""
+            if self.reads_question and pair.question.strip():
+                question, question_tokens, question_note = self._cut(
+                    "question", pair.question, self._room // 4
+                )
+            size = max(1, min(self.window, self._room - tokens - question_tokens))
+            stride = min(self.stride, size // 2)
+            parts = windows(well_formed(pair.premise), size, stride, self.count)
+            inputs_by_pair.append([Input(part, hypothesis, question) for part in parts or [""]])
+            notes.append(note + question_note)
+        return inputs_by_pair, notes
+
+    def _cut(self, name: str, text: str, most: int) -> tuple[str, int, str]:
+        """The beginning of a text of at most so many tokens, their number, and what was cut."""
+        text = well_formed(text)
+        [tokens] = self.count([text])
+        if tokens <= most:
+            return text, tokens, ""
+        beginning = windows(text, most, 0, self.count)[0]
+        [kept] = self.count([beginning])
+        return beginning, kept, f"; the {name} was cut from {tokens} tokens to its first {kept}"
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """How many tokens each text has, without the marks that a tokenizer puts around it."""
+        return [len(ids) for ids in self.pieces(texts)]
+
+    def pieces(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of each text, without marks around it; control tokens are spelled out."""
+        if not texts:
+            return []
+        # without the tokenizer's warning about long texts
+        return self.tokenizer(
+            list(map(well_formed, texts)), add_special_tokens=False, verbose=False, **PLAIN
+        )["input_ids"]
+
+    @cached_property
+    def limit(self) -> int | None:
+        """The most tokens of an input, all included; `None` where nothing says so."""
+        if self.longest is None:
+            return max_tokens(self.model, self.tokenizer)
+        # relative positions have no end, but those that are embedded do
+        return min(self.longest, embedded_positions(self.model) or self.longest)
+
+    @cached_property
+    def _room(self) -> int:
+        """Tokens that premise, hypothesis and question may take together."""
+        if self.limit is None:
+            return sys.maxsize
+        frame = len(self.encode([Input("", "")])[0]["input_ids"])
+        return self.limit - frame - self.spare
