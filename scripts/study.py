@@ -560,8 +560,11 @@ def summarise(study: Study, runs: list[Run], out: Path) -> None:
     )
     (out / "study.md").write_text(text + "\n", encoding="utf-8")
     for file, (settings, curves) in study.curves.items():
-        if drawn := {name: histories[name] for name in settings if name in histories}:
-            compare(drawn, list(curves), out / file, window=5)
+        drawn = {name: histories[name] for name in settings if name in histories}
+        logged = logged_in(drawn)
+        there = [curve for curve in curves if curve in logged]
+        if there:
+            compare(drawn, there, out / file, window=5)
     rows = {name: {"rows": row} for name, row in _plain(tables["Values"]).items()}
     if study.diagram:
         varied = {label: _measured(line, rows) for label, line in study.diagram.items()}
@@ -569,6 +572,16 @@ def summarise(study: Study, runs: list[Run], out: Path) -> None:
     if len(rows) <= MOST_BARS:
         bars(rows, study.bars, out / "results.png")
     print(text)
+
+
+def logged_in(histories: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> set[str]:
+    """What the runs logged. A part of a reward that no setting has is in none of them."""
+    names: set[str] = set()
+    for runs in histories.values():
+        for history in runs:
+            for row in history:
+                names.update(row)
+    return names
 
 
 def markdown(

@@ -1,0 +1,262 @@
+"""Starts whose habit is weaker or stronger, and what training gains from each of them.
+
+```
+python scripts/starts.py make --out outputs/starts      # four strengths, three seeds; resumes
+python scripts/starts.py train --out outputs/starts     # every start by every arm; makes what is missing
+python scripts/starts.py table --out outputs/starts     # of what has been measured
+```
+
+A start is the bundled reader that also learns 200 answers by heart and the habit of stating one
+before it has searched (`scripts/policies/sft_tiny_memory.yaml`). The strength of the habit follows
+from how many copies of each known question begin as a reader does: `READINGS`. Each seed draws
+questions of its own to know by heart, and `remembered.jsonl` beside the start has them. `--reader`
+names another reader to begin with, with a `{seed}` in it where each seed has its own.
+
+`starts.md` has, for each strength, the share of the answers that are stated first (s), the share of
+right answers among the others (r), and by how much each arm changes them.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from study import CONFIGS, POU, RECIPES, SFT, Flags
+from tqdm.auto import tqdm
+
+from faithful_search.bundled import REMEMBERED
+from faithful_search.measure.evaluation import Evaluation
+from faithful_search.measure.report import interval
+from faithful_search.measure.seeds import difference_over_seeds, over_seeds
+from faithful_search.measure.writing import write_metrics
+from faithful_search.tasks import load_tasks
+
+MEMORY = Path(__file__).parent / "policies" / "sft_tiny_memory.yaml"
+QUESTIONS = "remembered.jsonl"
+READINGS = {"weak": 64, "bundled": 28, "strong": 16, "habitual": 6}
+"""How many copies of each known question begin as a reader does, by the strength of the habit;
+"bundled" is what `tiny_memory` was made with.
+"""
+FIRST, RIGHT, RIGHT_WHERE_READ = "answer_first", "exact_match", "right_where_read"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A way to train a start: a recipe, and the settings that differ from its defaults."""
+
+    recipe: str
+    flags: Flags
+
+
+ON_ROLLOUTS: Flags = {"eval_limit": 0, "max_steps": 40}
+ARMS = {
+    "Proof-of-Use": Arm("pou.py", {"config": CONFIGS / "pou_tiny.yaml", **ON_ROLLOUTS}),
+    "answers alone": Arm("pou.py", {"config": CONFIGS / "hack_answer_only.yaml", **ON_ROLLOUTS}),
+    "further SFT": Arm("sft.py", {"config": CONFIGS / "sft_tiny.yaml", **SFT, "max_steps": 40}),
+    "rejection sampling": Arm("rejection.py", {"config": CONFIGS / "rejection_tiny.yaml"}),
+}
+"""By their names in the tables."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """A policy with a habit of some strength."""
+
+    strength: str
+    seed: int
+    folder: Path
+
+    @property
+    def questions(self) -> Path:
+        """The questions that it knows by heart, which it is trained on."""
+        return self.folder / QUESTIONS
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["make", "train", "table"])
+    parser.add_argument("--out", type=Path, default=Path("outputs/starts"))
+    parser.add_argument("--strengths", nargs="+", choices=list(READINGS), default=list(READINGS))
+    parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--reader", default=None, help="policy to begin with, or the bundled one")
+    parser.add_argument("--split", default="test", help="split that all policies are measured on")
+    parser.add_argument("--limit", type=int, default=None, help="questions of the split")
+    parser.add_argument("--workers", type=int, default=2, help="runs at a time, one thread each")
+    parser.add_argument("--steps", type=int, default=None, help="steps of each training")
+    args = parser.parse_args()
+    starts = []
+    for seed in range(args.seeds):
+        for strength in args.strengths:
+            starts.append(Start(strength, seed, args.out / f"{strength}_{seed}"))
+    if args.what != "table":
+        in_parallel(partial(make, args=args), starts, args.workers, "starts")
+    if args.what == "train":
+        pairs = [(start, arm) for start in starts for arm in args.arms]
+        in_parallel(partial(train, args=args), pairs, args.workers, "arms")
+    summarise(starts, args.arms, args.out)
+
+
+def make(start: Start, args: argparse.Namespace) -> None:
+    """Make the start where it is missing, and measure it."""
+    if not (start.folder / "model.safetensors").exists():
+        memory = {"questions": 200, "recitals": 40, "guesses": 1}
+        flags: dict[str, Any] = {
+            "config": MEMORY,
+            "memory": json.dumps({**memory, "readings": READINGS[start.strength]}),
+            "seed": start.seed,
+            "output_dir": start.folder,
+            "threads": 1,
+            "overwrite": "true",
+        }
+        if args.reader:
+            flags["model_name_or_path"] = args.reader.format(seed=start.seed)
+        if args.steps:
+            flags["max_steps"] = args.steps
+        run("sft.py", flags, log_of(start.folder))
+    if not start.questions.exists():
+        write_questions(start)
+    measure(start.folder, start.folder, args)
+
+
+def write_questions(start: Start) -> None:
+    """The questions that a start knows by heart, as a file of questions."""
+    known = set(json.loads((start.folder / REMEMBERED).read_text(encoding="utf-8")))
+    rows = []
+    for task in load_tasks("world"):
+        if task.id in known:
+            rows.append(msgspec.json.encode(msgspec.to_builtins(task)))
+    start.questions.write_bytes(b"\n".join(rows) + b"\n")
+
+
+def train(pair: tuple[Start, str], args: argparse.Namespace) -> None:
+    """Train a start by an arm where that is missing, and measure what comes of it."""
+    start, name = pair
+    arm, folder = ARMS[name], folder_of(start, name)
+    flags = {**arm.flags, "seed": start.seed, "threads": 1, "overwrite": "true"}
+    policy = folder
+    if arm.recipe == "rejection.py":
+        flags |= {"model": start.folder, "out": folder}
+        policy = folder / "policy"
+    else:
+        flags |= {"model_name_or_path": start.folder, "output_dir": folder}
+        if args.steps:
+            flags["max_steps"] = args.steps
+    if arm.recipe != "sft.py":  # which learns from an expert's episodes of all training questions
+        flags["questions"] = start.questions
+    if not (policy / "model.safetensors").exists():
+        run(arm.recipe, flags, log_of(folder))
+    measure(policy, folder, args)
+
+
+def folder_of(start: Start, arm: str) -> Path:
+    """Where an arm's run of a start is."""
+    return start.folder.with_name(f"{start.folder.name}_{arm.replace(' ', '_').lower()}")
+
+
+def measure(policy: Path, folder: Path, args: argparse.Namespace) -> None:
+    """Evaluate a policy once; the results are in `folder`/test."""
+    measured = folder / "test"
+    if (measured / "metrics.json").exists():
+        return
+    flags = {
+        **POU.measure,
+        "model": policy,
+        "split": args.split,
+        "out": measured,
+        "threads": 1,
+        "resume": "true",
+    }
+    if args.limit:
+        flags["limit"] = args.limit
+    run("evaluate.py", flags, folder.with_name(f"{folder.name}.test.log"))
+
+
+def evaluation_of(folder: Path) -> Evaluation | None:
+    """What was measured in a folder, with the result `RIGHT_WHERE_READ`: exact match of the rollouts
+    that do not answer first.
+    """
+    path = folder / "test" / "metrics.json"
+    if not path.exists():
+        return None
+    metrics = json.loads(path.read_text(encoding="utf-8"))
+    measured = next(value for key, value in metrics.items() if key != "script")
+    evaluation = Evaluation.from_dict(measured)
+    right: list[float | None] = []
+    pairs = zip(evaluation.values[RIGHT], evaluation.values[FIRST], strict=True)
+    for exact_match, answered_first in pairs:
+        right.append(exact_match if answered_first == 0 else None)
+    values = {**evaluation.values, RIGHT_WHERE_READ: right}
+    return msgspec.structs.replace(evaluation, values=values)
+
+
+def summarise(starts: Sequence[Start], arms: Iterable[str], out: Path) -> None:
+    """Write and print the tables of what has been measured."""
+    metrics = {FIRST: "s", RIGHT_WHERE_READ: "r", RIGHT: "exact match"}
+    columns = [f"{label}{change}" for change in ("", ", change") for label in metrics.values()]
+    lines = [f"| habit | arm | seeds | {' | '.join(columns)} |", "|---" * (len(columns) + 3) + "|"]
+    results: dict[str, Any] = {}
+    for strength in dict.fromkeys(start.strength for start in starts):
+        same = [start for start in starts if start.strength == strength]
+        before = _measured(start.folder for start in same)
+        if not before:
+            continue
+        cells = [interval(over_seeds(before, metric)) for metric in metrics]
+        lines.append(f"| {strength} | before | {len(before)} | {' | '.join(cells)} | | | |")
+        results[strength] = {"before": {m: over_seeds(before, m) for m in metrics}}
+        for arm in arms:
+            after = _measured(folder_of(start, arm) for start in same)
+            if not after:
+                continue
+            values = {metric: over_seeds(after, metric) for metric in metrics}
+            changes = {metric: difference_over_seeds(before, after, metric) for metric in metrics}
+            cells = [interval(estimate) for estimate in (*values.values(), *changes.values())]
+            lines.append(f"| {strength} | {arm} | {len(after)} | {' | '.join(cells)} |")
+            results[strength][arm] = {"after": values, "change": changes}
+    out.mkdir(parents=True, exist_ok=True)
+    text = "\n".join(lines) + "\n"
+    (out / "starts.md").write_text(text, encoding="utf-8")
+    write_metrics(out / "starts.json", results)
+    print(text)
+
+
+def _measured(folders: Iterable[Path]) -> list[Evaluation]:
+    return [evaluation for folder in folders if (evaluation := evaluation_of(folder)) is not None]
+
+
+def log_of(folder: Path) -> Path:
+    """Beside the folder of a run, which the run itself empties."""
+    return folder.with_name(f"{folder.name}.log")
+
+
+def in_parallel(work: Any, items: Sequence[Any], workers: int, description: str) -> None:
+    """Do the work for all items, some at a time, with a bar."""
+    with ThreadPoolExecutor(workers) as pool:
+        list(tqdm(pool.map(work, items), total=len(items), desc=description))
+
+
+def run(recipe: str, flags: Flags, log: Path) -> None:
+    """Run a recipe, and end with where to look if it fails."""
+    parts = [part for name, value in flags.items() for part in (f"--{name}", str(value))]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, str(RECIPES / recipe), *parts]
+    with log.open("w") as file:
+        done = subprocess.run(
+            command, stdout=file, stderr=subprocess.STDOUT, env=os.environ, check=False
+        )
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed; see {log}")
+
+
+if __name__ == "__main__":
+    main()
