@@ -7,9 +7,10 @@ import pickle
 import pytest
 
 import faithful_search as fs
-from faithful_search.adapters.trl import read_completion, trl_reward_parts
+from faithful_search.adapters.trl import TRLReward, read_completion, trl_reward_parts
 from faithful_search.errors import ConfigError, DialectError
 from faithful_search.rewards import Correctness, EvidenceSensitivity, Format, Mix, Warmup
+from faithful_search.scoring import Scoring
 from faithful_search.tools import LocalSearch, Toolbox
 
 QUESTION = "What is the capital of Australia?"
@@ -224,6 +225,12 @@ def test_the_first_batch_without_any_format_gets_a_hint(caplog):
     [record] = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert "all 4 rewards of the first batch are -1" in record.getMessage()
     assert "dialects.load('pou').prompt" in record.getMessage()
+
+
+def test_the_hint_names_the_dialect_that_was_read(caplog):
+    rule = fs.trl_reward("pou").scoring.rule
+    TRLReward(Scoring(rule), "answers")(completions=[[assistant("Hm.")]], answers=ANSWERS)
+    assert "dialects.load('pou').prompt" in caplog.text
 
 
 def test_a_batch_with_a_valid_format_gets_no_hint(caplog):

@@ -5,6 +5,7 @@ table, page and log: what is shown has the same structure as with harmless strin
 import json
 import logging
 import re
+import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -34,22 +35,41 @@ HOSTILE = [
     "{{ 7 * 7 }} {% raw %}",
     "\"'; rm -rf / #\n- evil\n1. evil",
 ]
-NAMES = [text.replace("/", ":").replace("\x00", "") for text in HOSTILE]  # of files
 PLAIN = "x"
+
+
+def file_name(text: str) -> str:
+    """The text as a file may be called."""
+    return text.replace("/", ":")
 
 
 def trajectory(text: str) -> Trajectory:
     """A trajectory with the text in every field that is a string."""
     issues = (Issue(text, text),)
-    evidence = (
-        Evidence(text, text, "E1", text, text),
-        Evidence(text, text, text, text, text),
+    evidence = tuple(
+        Evidence(text=text, title=text, id=identity, source=text, url=text)
+        for identity in ("E1", text)
     )
-    search = Step(text, ToolCall(text, {text: text}, text), evidence, text, issues=issues)
+    search = Step(
+        think=text,
+        call=ToolCall(name=text, arguments={text: text}, raw=text),
+        evidence=evidence,
+        note=text,
+        issues=issues,
+    )
     last = Step(think=text, helpful=True, refs=("E1", text), answer=text, issues=issues)
     told = {"scores": {text: 1.0}, "reasons": {text: text}, text: text}
     return Trajectory(
-        (search, last), text, text, text, text, text, (text,), text, issues, meta=told
+        steps=(search, last),
+        question=text,
+        answer=text,
+        stop_reason=text,
+        dialect=text,
+        id=text,
+        answers=(text,),
+        text=text,
+        issues=issues,
+        meta=told,
     )
 
 
@@ -98,7 +118,7 @@ def evaluation(text: str) -> Evaluation:
 def trajectories_card(folder: Path, text: str) -> str:
     (folder / "staged").mkdir(parents=True)
     files = datasets.stage_trajectories(
-        rows(folder / f"{_name(text)}.jsonl", text), folder / "staged", f"me/{_name(text)}"
+        rows(folder / f"{file_name(text)}.jsonl", text), folder / "staged", f"me/{file_name(text)}"
     )
     return files["README.md"].decode()  # type: ignore[union-attr]
 
@@ -137,10 +157,6 @@ def label_card(folder: Path, text: str) -> str:
     return (folder / "README.md").read_text("utf-8")
 
 
-def _name(text: str) -> str:
-    return text.replace("/", ":")
-
-
 CARDS: dict[str, Callable[[Path, str], str]] = {
     "trajectories": trajectories_card,
     "policy": policy_card,
@@ -168,10 +184,10 @@ def audits(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pa
     def audit(text: str) -> tuple[Path, str, str]:
         if text not in known:
             folder = tmp_path_factory.mktemp("audit")
-            path = rows(folder / f"{_name(text)}.jsonl", text)
-            out = folder / _name(text)
+            path = rows(folder / f"{file_name(text)}.jsonl", text)
+            out = folder / file_name(text)
             done = CliRunner().invoke(cli, ["audit", str(path), "--out", str(out)])
-            assert done.exit_code == 3, done.output
+            assert done.exit_code == 3, done.output  # some rows could not be read
             known[text] = out, done.stdout, done.stderr
         return known[text]
 
@@ -179,7 +195,7 @@ def audits(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pa
 
 
 def shape(printed: str) -> list[str]:
-    """How the lines of a terminal begin: words and numbers left out."""
+    """The indentation of each line."""
     return [re.sub(r"\S.*", "", line) for line in printed.split("\n")]
 
 
@@ -207,19 +223,26 @@ def test_no_control_character_is_shown(audits, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_comparison_prints_no_line_of_strangers(audits, text: str) -> None:
-    shown = [str(compare(open_sides([audits(each)[0]] * 2))) for each in (text, PLAIN)]
-    assert shape(shown[0]) == shape(shown[1])
+def test_a_comparison_prints_no_line_of_strangers(audits, tmp_path: Path, text: str) -> None:
+    shapes = []
+    for value in (text, PLAIN):
+        folder, _, _ = audits(value)
+        again = shutil.copytree(folder, tmp_path / folder.name)
+        shapes.append(shape(str(compare(open_sides([folder, again])))))
+    assert shapes[0] == shapes[1]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_study_prints_no_line_of_strangers(text: str) -> None:
     estimate = mean_ci([1.0, 0.0])
-    study = Study({text: {"right": estimate}}, {}, "Sentence.", {text: text})
-    assert len(str(study).split("\n")) == 6
+    lines = []
+    for value in (text, PLAIN):
+        study = Study({value: {"right": estimate}}, {}, "Sentence.", {value: value})
+        lines.append(len(str(study).split("\n")))
+    assert lines[0] == lines[1]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [file_name(text) for text in HOSTILE])
 def test_a_row_left_out_is_one_line_of_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:

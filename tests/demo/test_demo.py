@@ -4,6 +4,7 @@ served.
 
 import html
 import importlib
+import inspect
 import json
 import socket
 import sys
@@ -29,6 +30,7 @@ from faithful_search.demo.agents import WITHOUT, Served, agent, task_of
 from faithful_search.demo.auditing import audited
 from faithful_search.demo.cheating import CheatAttempt, attempt, questions_offered
 from faithful_search.demo.outside import outside
+from faithful_search.docstrings import summary_and_arguments
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.measure.widget import EXAMPLE, QUESTION
 from faithful_search.tasks import load_tasks
@@ -572,6 +574,11 @@ def test_the_tool_says_what_was_found_and_what_was_not_read(app):
     assert told["findings"][0].startswith("Row 2 could not be read")
     assert told["metrics"]["citation_validity"]["mean"].startswith("1.000")
     assert told["worst rows"][0]["answer"] == "Teska"
+
+
+def test_the_tool_describes_each_of_its_arguments(app):
+    _, described = summary_and_arguments(inspect.getdoc(app.audit))
+    assert list(described) == list(inspect.signature(app.audit).parameters)
 
 
 def test_the_tool_fails_with_the_reason_as_text(app):

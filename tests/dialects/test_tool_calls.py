@@ -70,6 +70,8 @@ BLOCK = '{"name": "wikipedia_search", "arguments": {}}\nresult: \n"A"\ntext of A
         ("pokee", f"{json.dumps([HIT])[:-9]}...(truncated)", [], f"{json.dumps([HIT])[:-9]}...(truncated)"),
         ("search_r1_like", {"result": LIKE_DOCS}, [("Sea", "wet", ""), ("Lake", "flat", ""), ("Hill", "high", "")], ""),
         ("search_r1_like", {"result": "nothing found"}, [], "nothing found"),
+        ("search_r1_like", "<information></information>", [], ""),
+        ("search_r1_like", "<information>\nno header\n</information>", [("", "no header", "")], ""),
         ("web_dancer", LINKS, [("Sea (big)", "Date published: May 1\n\nwet", "https://s.org/a_(b)"),
                                ("Lake", "1. [inner](x)", "l"), ("Hill", "high", "h")], ""),
         ("web_dancer", VISIT, [("", "Evidence in page: \ne\n\nSummary: \ns", "https://x.org")], ""),

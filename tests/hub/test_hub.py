@@ -15,6 +15,7 @@ from faithful_search.hub.models import license_of
 from faithful_search.measure.evaluation import Evaluation, Record
 from faithful_search.measure.stats import Estimate, mean_ci
 
+WORLD_QUESTION = "Olympus"  # a word of the question that the snippet asks in the bundled world
 BOTH = ["local_search", "knowledge_graph"]
 SETTINGS = {"turns": 2, "turn_tokens": 8, "total_tokens": 4000, "learning_rate": 1e-5}
 
@@ -69,57 +70,97 @@ def test_each_row_of_the_card_is_explained_in_words(tmp_path):
     assert "Correctness(" not in text
 
 
-def test_front_matter_and_body_tell_how_it_was_made_and_measured(tmp_path):
-    text, front = card(tmp_path / "policy")
-    assert front["library_name"] == "transformers", "the base model's is out of reach"
-    assert "license" not in front, "the base model's is out of reach"
-    assert "The base model's licence is not known here" in text
+@pytest.fixture
+def written(tmp_path):
+    """A card's text and front matter, of a policy measured before and after its training."""
+    return card(tmp_path / "policy")
+
+
+def test_front_matter_names_the_base_model(written):
+    _, front = written
     assert front["base_model"] == "someone/small-base"
+    assert front["library_name"] == "transformers"
     assert front["pipeline_tag"] == "text-generation"
+
+
+def test_a_licence_that_cannot_be_read_is_not_guessed(written):
+    text, front = written
+    assert "license" not in front
+    assert "The base model's licence is not known here" in text
+
+
+def test_front_matter_has_the_results_after_training(written):
+    text, front = written
     (result,) = front["model-index"][0]["results"]
     assert result["metrics"][0]["type"] == "exact_match"
     assert result["metrics"][0]["args"]["n"] == 4
     assert ModelCard(text).data.eval_results[0].metric_value == 0.75
+
+
+def test_the_body_has_the_command_and_the_results(written):
+    text, _ = written
     assert "accelerate launch recipes/pou.py --seed 0" in text
     assert re.search(r"exact_match +↑ +0\.250 \[.*\] +0\.750 \[.*\] +\+0\.500 \[", text)
     assert "## Limitations" in text
+
+
+def test_no_placeholder_is_left_in_the_body(written):
+    text, _ = written
     assert "{" not in re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+
+
+def test_a_card_without_an_evaluation_says_so(tmp_path):
     text, front = card(tmp_path / "policy", before=None, after=None)
     assert "model-index" not in front
     assert "Not evaluated." in text
 
 
-def test_the_licence_is_the_base_models(tmp_path):
-    stated = {"tiny_memory": "apache-2.0"}
-    for name, front, license in (
-        ("one", "license: llama3.2", "llama3.2"),
-        ("broken", "license: [", None),
-    ):
-        stated[str(file_of(tmp_path / name / "README.md", ["---", front, "---"]).parent)] = license
-    for base, license in stated.items():
-        text, front = card(tmp_path / "policy", model=base)
-        assert front.get("license") == license
-        assert ("not known here" in text) == (license is None)
-        assert "base_model" not in front
-        assert f"- Base model: `{base}`" in text
+@pytest.mark.parametrize(
+    ("base_front", "license"), [("license: llama3.2", "llama3.2"), ("license: [", None)]
+)
+def test_the_licence_is_the_base_models(tmp_path, base_front, license):
+    base = file_of(tmp_path / "base" / "README.md", ["---", base_front, "---"]).parent
+    text, front = card(tmp_path / "policy", model=str(base))
+    assert front.get("license") == license
+    assert ("not known here" in text) == (license is None)
+    assert f"- Base model: `{base}`" in text
+
+
+def test_the_licence_of_a_bundled_policy_is_known(tmp_path):
+    _, front = card(tmp_path / "policy", model="tiny_memory")
+    assert front["license"] == "apache-2.0"
+
+
+def test_a_base_model_that_is_no_hub_id_stays_out_of_the_front_matter(tmp_path):
+    _, front = card(tmp_path / "policy", model="tiny_memory")
+    assert "base_model" not in front
+
+
+def test_the_licence_is_unknown_if_the_hub_is_out_of_reach():
     with patch("huggingface_hub.HfApi.model_info", side_effect=HTTPError("connection refused")):
         assert license_of("someone/small-base") is None
 
 
+OWN_DATA = {"corpus": 'my "notes".jsonl', "triples": "none", "search_top_k": 5}
+
+
 def test_the_card_tells_of_the_users_own_data(tmp_path):
-    own = {"corpus": 'my "notes".jsonl', "triples": "none", "search_top_k": 5}
     text, front = card(
-        tmp_path / "policy", settings=own, questions="me/asked", tools=["local_search"]
+        tmp_path / "policy", settings=OWN_DATA, questions="me/asked", tools=["local_search"]
     )
     compile(code_of(text), "card", "exec")
     assert "corpus='my \"notes\".jsonl', triples='none', search_top_k=5" in code_of(text)
-    assert "Olympus" not in text
     assert "On the suite `me/asked`" in text
     assert front["model-index"][0]["results"][0]["dataset"] == {
         "name": "me/asked",
         "type": "me/asked",
     }
-    assert "Olympus" in card(tmp_path / "policy", settings={"corpus": "world"})[0]
+
+
+@pytest.mark.parametrize(("settings", "asks"), [(OWN_DATA, False), ({"corpus": "world"}, True)])
+def test_only_a_policy_of_the_world_is_asked_about_the_world(tmp_path, settings, asks):
+    text, _ = card(tmp_path / "policy", settings=settings)
+    assert (WORLD_QUESTION in text) == asks
 
 
 @pytest.mark.parametrize("nasty", ["yes: no", 'quote" and {brace}', "---\nlicense: mit"])

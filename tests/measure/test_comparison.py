@@ -37,7 +37,7 @@ def test_audits_are_paired_with_the_first_by_question(tmp_path):
         [tmp_path / "a" / "audit", tmp_path / "b" / "audit" / "scores.jsonl"]
     )
     found = compare([first, second])
-    assert found.names == [f"{tmp_path}/a/audit", f"{tmp_path}/b/audit"]
+    assert found.names == ["a/audit", "b/audit"]
     assert found.shared == [8]
     assert [row.value for row in found.rows["exact_match_unicode"]] == [0.25, 1.0]
     change = found.differences["exact_match_unicode"][0]
@@ -89,6 +89,12 @@ def evaluation(values: list[float | None]) -> Evaluation:
     return Evaluation(
         {"em": mean_ci(kept)}, [f"q{n}" for n in range(len(values))], {"em": values}, {}
     )
+
+
+def test_an_audit_that_is_named_twice_is_refused(tmp_path):
+    write_metrics(tmp_path / "pou" / "metrics.json", {"after": evaluation([1.0])})
+    with pytest.raises(ConfigError, match="pou is named twice"):
+        open_sides([tmp_path / "pou", f"{tmp_path}/pou/metrics.json"])
 
 
 def test_evaluations_of_runs_are_compared_or_one_is_named(tmp_path):

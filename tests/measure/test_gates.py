@@ -181,10 +181,15 @@ def test_a_name_of_two_results_is_refused():
         unmet(["f1 >= 0.5"], rows)
 
 
-@pytest.mark.parametrize("text", ["a <= 80", "a >= 80", "a > -1"])
+@pytest.mark.parametrize("text", ["a <= 80", "a >= 80", "a > -1", "a > 1", "a < 0", "a >1.0"])
 def test_a_bound_that_no_value_reaches_is_refused(text):
     with pytest.raises(ConfigError, match="a is always between 0 and 1"):
         check([text], {"a": (0.0, 1.0)})
+
+
+@pytest.mark.parametrize("text", ["a >= 0", "a == 0", "a <= 0", "a >= 1", "a == 1", "a < 1"])
+def test_a_bound_at_the_end_of_the_range_is_accepted(text):
+    check([text], {"a": (0.0, 1.0)})
 
 
 def test_an_audit_says_itself_what_is_not_met(tmp_path):

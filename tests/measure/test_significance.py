@@ -55,6 +55,29 @@ def test_differences_that_only_rounding_parts_are_ties():
     assert signed_rank([0.1 + 0.2, -0.3, 0.4]).p == signed_rank([0.3, -0.3, 0.4]).p
 
 
+def many(n):
+    """Differences of which a few more are positive than negative."""
+    return [(number * 7919 % 10007 - 4800) / 10007 for number in range(1, n + 1)]
+
+
+@pytest.mark.parametrize(
+    ("n", "p"),
+    [
+        (900, 0.03410268513254322),  # scipy.stats.wilcoxon(…, method="exact")
+        (1000, 0.02291976458645162),
+        (1001, 0.02538927654784931),  # scipy.stats.wilcoxon(…, method="approx")
+        (1100, 0.013522168850365833),
+        (9000, 5.3163335720774186e-11),
+    ],
+)
+def test_many_differences_have_the_p_of_scipy(n, p):
+    assert signed_rank(many(n)).p == pytest.approx(p, rel=1e-6)
+
+
+def test_a_normal_approximation_is_named():
+    assert str(signed_rank(many(1100))) == "p ≈ 0.0135 (n=1100, normal approximation)"
+
+
 def test_a_difference_of_zero_is_left_out_and_counted():
     result = signed_rank([0.0, 0.1, 0.2])
     assert (result.n, result.zeros) == (2, 1)

@@ -95,6 +95,33 @@ def test_an_evaluation_that_has_not_ended_is_named(folders, tmp_path):
         open_suites([folders[0], tmp_path / "begun"])
 
 
+@pytest.mark.parametrize(
+    ("places", "names"),
+    [
+        (("a/pou", "a/rag"), ["pou", "rag"]),
+        (("a/run", "b/run"), ["a/run", "b/run"]),
+        (("a/x/run", "b/x/run", "c/run"), ["a/x/run", "b/x/run", "NAME/c/run"]),
+    ],
+)
+def test_names_are_lengthened_until_they_differ(tmp_path, places, names):
+    folders = [suite(tmp_path / place, {"nq": 0.5}) for place in places]
+    expected = [name.replace("NAME", tmp_path.name) for name in names]
+    assert [side.name for side in open_suites(folders)] == expected
+
+
+def test_a_suite_that_is_named_twice_is_refused(folders):
+    with pytest.raises(ConfigError, match="rag is named twice"):
+        open_suites([folders[0], folders[0] / "metrics.json"])
+
+
+def test_a_difference_over_few_questions_has_no_star(tmp_path):
+    few = [{"nq": evaluation(share, questions=5)} for share in (0.0, 1.0)]
+    for name, sets in zip("ab", few, strict=True):
+        write_metrics(tmp_path / name / "metrics.json", SuiteResults(sets).to_dict())
+    found = compare_suites(open_suites([tmp_path / "a", tmp_path / "b"]))
+    assert "*" not in str(found.table())
+
+
 def test_the_legend_counts_the_questions_of_differences(folders):
     found = compare_suites(open_suites(folders))
     assert "Questions that rag and ours share: nq 20, triviaqa 20" in str(found)

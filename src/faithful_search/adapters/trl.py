@@ -37,9 +37,9 @@ def trl_reward(
     """A reward function for TRL's `GRPOTrainer`.
 
     Args:
-        reward: "pou" (on right answers that cited evidence supports, citations count half, the
-            answer and its support a quarter each; an invalid format is -1), "veritas", "pokee",
-            "answer_only", or any reward or mix that does not ask the policy itself.
+        reward: "pou", "veritas", "pokee", "answer_only", or any reward or mix that does not ask the
+            policy itself. "pou" pays only right answers that the evidence they cite supports: half
+            for citations, a quarter each for the answer and its support. An invalid format is -1.
         dialect: how the policy writes. The prompt must ask for it, as `Dialect.prompt` does.
         answers: the column of the dataset that holds the gold answers.
 
@@ -100,6 +100,11 @@ class TRLReward:
     def __name__(self) -> str:
         return self.scoring.name  # what TRL calls it in its logs
 
+    @property
+    def dialect(self) -> str:
+        """The dialect that completions are read in."""
+        return self.scoring.written_in or "pou"
+
     def __call__(self, completions: Sequence[Any], **batch: Any) -> list[float | None]:
         """The value of each completion. Raises `ConfigError` without the column of answers."""
         return [score.value for score in self.scores(completions, **batch)]
@@ -129,7 +134,7 @@ class TRLReward:
             environments or nothing,
             strict=True,
         )
-        dialect = self.scoring.written_in or "pou"
+        dialect = self.dialect
         trajectories = []
         for completion, gold, question, prompt, environment in rows:
             question = question or asked_in(prompt, dialect)
@@ -183,12 +188,11 @@ class TRLReward:
             _log.warning(
                 "trl_reward: all %d rewards of the first batch are -1 (the first: %s). Does the "
                 "prompt ask for the format? faithful_search.dialects.load(%r).prompt(question, "
-                "toolbox.schemas) writes one that does. A model that never keeps to it needs a "
-                "cold "
+                "toolbox.schemas) writes one that does. A model that never keeps to it needs a cold "
                 "start first, see recipes/sft.py.",
                 count,
                 scores[0].why,
-                self.scoring.written_in,
+                self.dialect,
             )
 
 
@@ -289,7 +293,9 @@ def _as_returned(
 
 
 def _step_of(trainer_state: Any) -> int:
-    """The step that rollouts are for, counted from 1, by which a mix warms up."""
+    """The step that rollouts are for, by which a mix warms up: counted from 1 in a training, and 0
+    outside of one.
+    """
     step: int = getattr(trainer_state, "global_step", -1)
     return step + 1
 

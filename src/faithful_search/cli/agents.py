@@ -102,7 +102,7 @@ def environment_of(options: Mapping[str, Any]) -> "EnvironmentArguments":
     With another `--dialect` none of them is used.
     """
     from .. import dialects
-    from ..hub.models import written_as
+    from ..hub.models import settings_to_run
     from ..rollout.arguments import EnvironmentArguments
 
     dialect = options["dialect"]
@@ -110,7 +110,7 @@ def environment_of(options: Mapping[str, Any]) -> "EnvironmentArguments":
     if options["url"]:
         settings = {"dialect": dialect or "openai"}
     else:
-        settings = written_as(bundled_policy(options["policy"], dialect or "pou"), dialect)
+        settings = settings_to_run(bundled_policy(options["policy"], dialect or "pou"), dialect)
     settings["turns"] = options["turns"] or _TURNS
     settings["turn_tokens"] = options["turn_tokens"]
     settings |= {

@@ -89,7 +89,7 @@ def gauntlet(
     from ..gauntlet import cheats
     from ..gauntlet.mixes import Contender, adaptive_parts, contender, each_name
     from ..gauntlet.running import PAGE, RESULTS, ROLLOUTS, TABLE, questions, run_gauntlet
-    from ..hub.models import weights_of, written_as
+    from ..hub.models import settings_to_run, weights_of
     from ..measure.report import aligned
     from ..measure.scores import open_policy
     from ..measure.writing import results_folder
@@ -100,7 +100,7 @@ def gauntlet(
     generator = None
     if policy:
         source = bundled_policy(policy, dialect or "pou")
-        dialect = str(written_as(source, dialect)["dialect"])
+        dialect = str(settings_to_run(source, dialect)["dialect"])
         generator = open_policy(source, "a policy of your own", options["trust_remote_code"])
     mixes = tuple(each_name(mixes))
     judge = arguments.load_judge()

@@ -19,7 +19,7 @@ from .. import dialects
 from ..abstention import declines
 from ..bundled import BUNDLED, bundled_json, bundled_policy
 from ..errors import ConfigError, DataError, JudgeError, UnreachableError, needs
-from ..hub.models import BOUNDS, SEEN, written_as
+from ..hub.models import BOUNDS, CONTEXT_SETTINGS, settings_to_run
 from ..inference.base import Sampling, Scorer
 from ..inference.chat import ChatFormat
 from ..measure.controls import Closed
@@ -108,7 +108,7 @@ class LocalAgent:
             from ..inference.loading import max_tokens, open_generator, sample_alike
         source = bundled_policy(local.policy, local.dialect or "pou")
         settings: dict[str, Any] = {"turns": _TURNS, "total_tokens": _TOTAL}
-        settings |= written_as(source, local.dialect, (*SEEN, *BOUNDS))
+        settings |= settings_to_run(source, local.dialect, (*CONTEXT_SETTINGS, *BOUNDS))
         total = settings.pop("total_tokens")
         environment = EnvironmentArguments(
             corpus="world", triples=_triples(settings["dialect"]), **settings

@@ -144,8 +144,8 @@ def audit(trajectories: str, dialect: str = "") -> dict[str, Any]:
 
     Args:
         trajectories: a trajectory as text, a chat as JSON, rows as JSON lines, or
-            hf://datasets/ORG/NAME/FILE.jsonl dialect: how they are written, for example pou,
-            search_r1 or openai; empty to detect it
+            hf://datasets/ORG/NAME/FILE.jsonl
+        dialect: how they are written, for example pou, search_r1 or openai; empty to detect it
 
     Returns:
         Findings in words, the mean of each metric with its 95 % interval, and the rows from the
@@ -414,7 +414,7 @@ def launch(
     """The page, served; `settings` are those of Gradio's `launch`, whose variables say where.
 
     Raises:
-        ConfigError: when the policy `own` cannot be opened, or the port is taken.
+        ConfigError: when `policy` cannot be opened, or the port is taken.
     """
     if policy is not None:
         agent(policy)  # a wrong name is told before anything is served

@@ -18,7 +18,7 @@ from .fence import one_line
 from .passages import headed, read_docs, read_json
 from .tool_calls import ToolCalls
 
-# Takes the whole line, whether the title is closed or not: so no line is looked at twice.
+# Takes the whole line, whether the bracket is closed or not: so no line is looked at twice.
 _DOC = re.compile(r"Doc [0-9]++ ?\(Title: ([^\n]*+)\n?+")
 _ASKED = r"For example, <answer> Beijing </answer>\. Question: ([^\n]*)\n?"
 
@@ -33,6 +33,7 @@ class SearchR1Like(ToolCalls):
     signs: ClassVar[Mapping[str, float]] = {
         r"call a search engine by <tool_call> query </tool_call>": 4.0,
         r'<tool_call>\s{0,9}\{"name":\s?"search",\s?"arguments":\s?\{"query_list"': 4.0,
+        # A bare query, and not the prompt's "<tool_call> query </tool_call> and it will return …"
         r"<tool_call>[^<{\[]{1,400}</tool_call>\s{0,9}(?!and it will)": 2.0,
         r'<tool_response>\s{0,9}\{"result":': 4.0,
         r"<tool_response>\s{0,9}<information>|<tool_response>\s{0,9}&lt;information>": 4.0,
@@ -51,16 +52,24 @@ class SearchR1Like(ToolCalls):
         inner = body.strip().removeprefix("<information>")
         if inner != body.strip():
             inner = inner.removesuffix("</information>").strip()
+            if not inner:
+                return [], ""
             return read_docs(inner) or [Evidence(inner)], ""
         passages = []
-        docs = headed((doc for doc in _DOC.finditer(result) if doc[0].endswith(")\n")), result)
-        for number, (doc, text) in enumerate(docs, start=1):
-            title = doc[1][:-1]
-            if number < len(docs):  # an empty line, or the division between queries, follows
-                text = text.removesuffix("\n\n" if text.endswith("\n\n") else "\n---\n")
-            quoted = len(title) > 1 and title[0] == title[-1] == '"'
-            passages.append(Evidence(text, title[1:-1] if quoted else title))
-        return passages, "" if passages else result
+        heads = (head for head in _DOC.finditer(result) if head[0].endswith(")\n"))
+        docs = headed(heads, result)
+        for number, (head, text) in enumerate(docs, start=1):
+            title = head[1].removesuffix(")")
+            if len(title) > 1 and title[0] == title[-1] == '"':
+                title = title[1:-1]
+            if number < len(docs):
+                # An empty line follows, or between queries a line of its own
+                ending = "\n\n" if text.endswith("\n\n") else "\n---\n"
+                text = text.removesuffix(ending)
+            passages.append(Evidence(text, title))
+        if not passages:
+            return [], result
+        return passages, ""
 
     def write_note(self, note: str) -> str:
         return as_json({"result": note})

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .base import Chat, Format, Messages, mapping, mappings, text
-from .messages import is_chat
+from .messages import asked_at_the_end, is_chat
 from .searches import searched_beside
 
 _REQUESTS = (
@@ -96,9 +96,10 @@ def _asked(value: Mapping[str, Any]) -> Messages:
 
 def _searched(response: Mapping[str, Any], asked: Messages) -> Messages:
     """The search that the API made itself, as a call with its results; none where it made none."""
-    questions = [message.get("content") for message in asked if message.get("role") == "user"]
-    query = questions[-1] if questions and isinstance(questions[-1], str) else ""
-    return searched_beside(response, query, 0)
+    if not searched_beside(response, "", 0):
+        return []
+    question = asked_at_the_end(asked)
+    return searched_beside(response, question.question, 0, question.returned)
 
 
 FORMAT = Format(

@@ -97,6 +97,16 @@ def is_marked(text: str) -> bool:
     return any(sign in text for layout in LAYOUTS if layout.special for sign in layout.signs)
 
 
+def opens_results(text: str) -> bool:
+    """Whether a user's message is results of tools, which templates put into a turn of the user's.
+
+    Example:
+        >>> opens_results("<tool_response>Lima</tool_response>")
+        True
+    """
+    return text.lstrip().startswith(_RESULTS_OPEN)
+
+
 def _has_calls(text: str) -> bool:
     return any(form.sign in text for form in FORMS) or '"parameters"' in text
 
@@ -175,7 +185,7 @@ def _message(layout: Layout, groups: Mapping[str, str], text: str) -> Iterator[d
     text = layout.ends.sub("", text)
     role, name = _party(groups)
     recipient = groups.get("to") or groups.get("recipient") or ""
-    if role == "tool" or (role == "user" and text.lstrip().startswith(_RESULTS_OPEN)):
+    if role == "tool" or (role == "user" and opens_results(text)):
         yield from _results(layout, name, text)
     elif role != "assistant" and text.strip():
         yield {"role": role, "content": _PREAMBLE.sub("", text, count=1).strip()}

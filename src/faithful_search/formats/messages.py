@@ -8,15 +8,15 @@ the answer is that answer. A result belongs to the call whose id it names (`pair
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import groupby
+from itertools import chain, groupby, islice
 from typing import Any
 
 from .. import loose_json
 from ..errors import DataError
 from ..trajectory import Citation
-from . import call_markup, chat_templates
+from . import blocks, call_markup, chat_templates
 from .base import mapping
-from .blocks import Part, as_json, call, first, parts, result
+from .blocks import Part, as_json, first
 from .chat import TAGLIKE, Call, Message, Problem
 from .cited import grounded, moved, sent_with
 from .pairing import paired
@@ -33,11 +33,15 @@ _ROLES = {
 # LangChain's types, which stand for a role
 _TYPES = frozenset(("human", "ai", "aimessagechunk", "system", "tool", "function"))
 # Tools that hand in the answer and do nothing else
-_HANDING = frozenset(("final_answer", "submit_answer", "submit_final_answer", "submit", "finish"))
-_CALLING = frozenset(("function_call", "tool_call"))  # roles of messages that are calls alone
+_ANSWER_TOOLS = frozenset(
+    ("final_answer", "submit_answer", "submit_final_answer", "submit", "finish")
+)
+# Roles, as they are written, of messages that are nothing but calls
+_CALL_ROLES = frozenset(("function_call", "tool_call"))
 _ANSWER_FIELDS = ("answer", "final_answer", "result", "response", "text")
 _SENDERS = frozenset(("system", "user", "human", "assistant", "ai", "bot", "agent", "gpt", "tool"))
-_CONTENTS = frozenset(("content", "value", "text", "message"))
+# Fields that hold what a message says
+_CONTENT_FIELDS = frozenset(("content", "value", "text", "message"))
 
 
 def is_chat(value: Any) -> bool:
@@ -55,10 +59,10 @@ def lifted(message: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def hands_in(tool: Any) -> bool:
     """Whether this is the name of a tool that hands in the answer, in any case."""
-    return isinstance(tool, str) and tool.casefold() in _HANDING
+    return isinstance(tool, str) and tool.casefold() in _ANSWER_TOOLS
 
 
-def handing(answer: str) -> dict[str, Any]:
+def answer_message(answer: str) -> dict[str, Any]:
     """A message in which the agent hands in this answer by a call, so that nothing in the answer is
     read as markup.
     """
@@ -81,44 +85,99 @@ def read(messages: Sequence[Mapping[str, Any]], users_respond: bool = True) -> l
         DataError: for a message that is not a mapping with a role.
     """
     chat: list[Message] = []
-    question = ""
-    returned = ReturnedPages()  # what tools returned since the question
+    asked = Asked()
+    for number, pieces in enumerate(_split_each(messages, users_respond)):
+        message = messages[number]
+        if _role(message) == "assistant":
+            # What the API searched by itself, Perplexity's say, stands before the reply
+            for search in searched_beside(message, asked.question, number, asked.returned):
+                chat += _split(search["role"], _parts(search["role"], search))
+        asked.add(pieces)
+        chat += pieces
+    turns = _joined(chat)
+    return list(_joined(paired(turns)))  # results that moved may leave two messages side by side
+
+
+class Asked:
+    """What a chat asks, and what tools have returned since.
+
+    A user's message that holds only results of tools, as parts (Anthropic's API) or within tags
+    (Qwen's template), asks nothing.
+
+    Attributes:
+        question: the user's last words.
+        returned: the pages that tools returned since.
+    """
+
+    def __init__(self) -> None:
+        self.question = ""
+        self.returned = ReturnedPages()
+
+    def add(self, pieces: Sequence[Message]) -> None:
+        """Add the next message, of these pieces."""
+        questions: list[str] = []
+        results: list[str] = []
+        for piece in pieces:
+            in_tags = piece.role == "user" and chat_templates.opens_results(piece.content)
+            if piece.role == "tool" or in_tags:
+                results.append(piece.content)
+            elif piece.role == "user":
+                questions.append(piece.content)
+        if questions:
+            self.question = questions[-1]
+            self.returned = ReturnedPages()
+        for result in results:
+            self.returned.add(result)
+
+
+def asked_at_the_end(messages: Sequence[Mapping[str, Any]]) -> Asked:
+    """What these messages ask. Raises `DataError` as `read` does."""
+    asked = Asked()
+    for pieces in _split_each(messages, users_respond=True):
+        asked.add(pieces)
+    return asked
+
+
+def _split_each(
+    messages: Sequence[Mapping[str, Any]], users_respond: bool
+) -> Iterator[list[Message]]:
+    """For each message its pieces, in which calls and results that stood in words are told from
+    other words. Raises `DataError` as `read` does.
+    """
+    chat: list[Message] = []
+    counts: list[int] = []  # of each message's pieces in `chat`
     for number, message in enumerate(messages):
         role = _role(message)
         if role is None:
             raise DataError(f"message {number} is not a mapping with a role: {str(message)[:80]!r}")
         pieces = _split(role, _parts(role, message))
-        if role == "user":
-            question, returned = pieces[-1].content, ReturnedPages()
-        elif role == "assistant":
-            for search in searched_beside(message, question, number, returned):
-                chat += _split(search["role"], _parts(search["role"], search))
         chat += pieces
-        for piece in pieces:
-            if piece.role == "tool":
-                returned.add(piece.content)
-    turns = _joined(_with_calls_in_words(chat, users_respond))
-    return list(_joined(paired(turns)))  # results that moved may leave two messages side by side
+        counts.append(len(pieces))
+    rewritten = _with_calls_in_words(chat, users_respond)
+    for count in counts:
+        yield list(chain.from_iterable(islice(rewritten, count)))
 
 
-def _with_calls_in_words(chat: Sequence[Message], users_respond: bool) -> Iterator[Message]:
-    """The chat with the calls that a server left in the agent's words as its `calls`."""
+def _with_calls_in_words(chat: Sequence[Message], users_respond: bool) -> Iterator[list[Message]]:
+    """What becomes of each message of the chat: calls that a server left in the agent's words
+    become its `calls`, and the user's message right after them a tool's.
+    """
     users_respond = users_respond and all(message.role != "tool" for message in chat)
     has_called = False  # whether the message before holds such a call
     for number, message in enumerate(chat):
         if message.role == "tool":
-            yield _without_id_line(message)
+            yield [_without_id_line(message)]
         elif message.role == "assistant" and not message.calls:
             follower = chat[number + 1].role if number + 1 < len(chat) else ""
             answered = follower == "tool" or (follower == "user" and users_respond)
             messages = _with_calls(message, answered)
-            yield from messages
+            yield messages
             has_called = any(message.calls for message in messages)
             continue
         elif has_called and message.role == "user" and users_respond:
-            yield message._replace(role="tool")
+            yield [message._replace(role="tool")]
         else:
-            yield message
+            yield [message]
         has_called = False
 
 
@@ -150,7 +209,9 @@ def _with_calls(message: Message, answered: bool) -> list[Message]:
 
 
 def _of_channel(message: Mapping[str, Any]) -> list[Message]:
-    """A message that stood in one of the agent's; a tool's there is an invention."""
+    """One channel of an agent's message. A tool's message among the channels was written by the
+    agent, so it is no evidence.
+    """
     if message["role"] != "assistant":
         why = "the agent wrote a tool's message itself: it is no evidence"
         return [Message("assistant", problems=(Problem("response_forged", why),))]
@@ -190,7 +251,7 @@ def _role(message: Any) -> str | None:
     if not isinstance(message, Mapping):
         return None
     role = message.get("role", message.get("from"))
-    if role is None and not _CONTENTS.isdisjoint(message):
+    if role is None and not _CONTENT_FIELDS.isdisjoint(message):
         role = _sender(message)
     kind = message.get("type")
     if role is None and "content" in message and isinstance(kind, str):
@@ -217,14 +278,14 @@ def _parts(role: str, message: Mapping[str, Any]) -> list[Part]:
     if content is None and "role" not in message:
         content = message.get("text", message.get("message"))
     if role not in ("system", "user", "assistant"):
-        inner = list(parts(content)) if isinstance(content, list | tuple) else []
+        inner = list(blocks.parts(content)) if isinstance(content, list | tuple) else []
         if any(part.kind == "result" for part in inner):
             return inner
         # An `id` would be the message's own, and not its call's.
-        return list(result({**message, "content": content, "id": None}))
+        return list(blocks.result({**message, "content": content, "id": None}))
     if role != "assistant":
-        return list(parts(content))
-    if _speaker(message) in _CALLING and isinstance(content, str):
+        return list(blocks.parts(content))
+    if _written_role(message) in _CALL_ROLES and isinstance(content, str):
         written = _calls_in(content)
         if written:
             return written
@@ -235,14 +296,17 @@ def _parts(role: str, message: Mapping[str, Any]) -> list[Part]:
         calls += _call_parts(message.get(name) or [])
     # Some APIs list the same call among the content's parts and beside it.
     known_ids = {part.id for part in calls if part.id}
-    inner = [part for part in parts(content) if part.kind != "call" or part.id not in known_ids]
+    inner = [
+        part for part in blocks.parts(content) if part.kind != "call" or part.id not in known_ids
+    ]
     return [*thoughts, *_with_sources(inner, message), *calls]
 
 
 def _call_parts(written: Any) -> list[Part]:
     """The calls in a list of calls, or the one call."""
     calls = written if isinstance(written, list | tuple) else [written]
-    return [Part("call", fields, fields["id"]) for fields in map(call, calls)]
+    call_fields = [blocks.call(call) for call in calls]
+    return [Part("call", fields, fields["id"]) for fields in call_fields]
 
 
 def _with_sources(content: list[Part], message: Mapping[str, Any]) -> list[Part]:
@@ -256,7 +320,8 @@ def _with_sources(content: list[Part], message: Mapping[str, Any]) -> list[Part]
     return content
 
 
-def _speaker(message: Mapping[str, Any]) -> str:
+def _written_role(message: Mapping[str, Any]) -> str:
+    """The role as the message has it, in lower case."""
     return str(message.get("role", message.get("from"))).casefold()
 
 
@@ -339,7 +404,8 @@ def _structured(fields: Mapping[str, Any]) -> Call:
     if isinstance(arguments, str):
         arguments, brackets = _decoded(arguments)
     written = as_json({"name": name, "arguments": {} if arguments is None else arguments})
-    # Text in the arguments that looks like a tag must not end the call.
+    # The superfluous brackets stay, so that the dialect reports the malformed call. Text in the
+    # arguments that looks like a tag must not end the call.
     written = TAGLIKE.sub(r"\\u003c", f"{written}{brackets}")
     return Call(
         id=fields["id"],

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from .base import Chat, Format, Messages, mappings
 from .chat import Problem
-from .messages import handing
+from .messages import answer_message
 
 _MARK = re.compile(
     r"^(Question|Thought|Action Input|Action|Observation|Final Answer|Answer)(?: ?[0-9]{1,4})?:[ "
@@ -160,7 +160,7 @@ def _messages(episode: list[_Part]) -> Messages:
         elif part.name == "Observation" and not _ENDED.fullmatch(part.text):
             messages.append({"role": "tool", "content": part.text})
         elif part.name in ("Final Answer", "Answer"):
-            messages.append(handing(part.text))
+            messages.append(answer_message(part.text))
     return messages
 
 
@@ -184,7 +184,7 @@ def action_of(action: str, arguments: str | None = None) -> dict[str, Any]:
     is_json = words.lstrip().startswith("{")
     words = words if is_json else words.strip().strip("\"'")
     if name.lower() == "finish":
-        return handing(words)
+        return answer_message(words)
     call = {"name": name, "arguments": words if is_json else {"query": words}}
     return {"role": "assistant", "tool_calls": [call]}
 

@@ -8,7 +8,7 @@ from typing import Any
 from .. import columns
 from .base import Chat, Format, Messages, mapping, mappings, text
 from .blocks import as_json
-from .messages import handing, hands_in
+from .messages import answer_message, hands_in
 from .react import action_of
 
 _LISTS = ("trajectory", "steps", "history", "scratchpad", "react_steps", "intermediate_steps")
@@ -30,7 +30,7 @@ def read(value: Any) -> Chat | None:
     ended = any(_is_answer(message) for message in messages)
     column = None if ended else _answer_column(fields)
     if column is not None:
-        messages.append(handing(fields[column]))
+        messages.append(answer_message(fields[column]))
     question = text(fields.get("question")) or text(fields.get("task"))
     asked: Messages = [{"role": "user", "content": question}] if question else []
     agents = frozenset([column] if column else [])  # so that it is not taken for a gold answer

@@ -17,7 +17,7 @@ from .. import columns
 from ..trajectory import NO_TRACE, NOT_REACHABLE
 from .base import Chat, Format, Messages, mapping, mappings, text
 from .chat import Problem
-from .messages import handing
+from .messages import answer_message
 from .searches import passage, search
 
 FETCHED = "fetched_sources"
@@ -41,7 +41,7 @@ def read(value: Any) -> Chat | None:
     pages = mappings(fields, FETCHED)
     asked = [{"role": "user", "content": question.strip()}] if question else []
     return Chat(
-        messages=[*asked, *_retrieval(pages), handing(fields[report])],
+        messages=[*asked, *_retrieval(pages), answer_message(fields[report])],
         question=question.strip() if question else None,
         agents=frozenset((report,)),
         dialect="openai",

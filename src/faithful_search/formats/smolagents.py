@@ -7,7 +7,7 @@ from typing import Any
 
 from .base import Chat, Format, Messages, mapping, mappings, text
 from .blocks import as_json
-from .messages import handing, hands_in
+from .messages import answer_message, hands_in
 
 _MARKS = frozenset(("step_number", "task", "system_prompt", "plan", "model_output_message"))
 _CODE = "python_interpreter"
@@ -104,7 +104,7 @@ def _call(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _answer(output: Any) -> dict[str, Any]:
-    return handing(output if isinstance(output, str) else as_json(output))
+    return answer_message(output if isinstance(output, str) else as_json(output))
 
 
 FORMAT = Format("a smolagents memory", read, {"step_number", "steps", "model_output"})

@@ -4,16 +4,16 @@ of its training.
 
 import json
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ..bundled import bundled_policy
 from ..errors import ConfigError
+from ..inference.hub_files import file_beside
 
-SEEN = ("dialect", "observation_tokens", "force_answer", "verify", "kept_responses")
-"""The settings that must be as in training when a policy is measured or asked. With another dialect
-or another context it fails without an error.
+CONTEXT_SETTINGS = ("dialect", "observation_tokens", "force_answer", "verify", "kept_responses")
+"""The settings that decide what a policy reads. They must be as in training when it is measured or
+asked: with another dialect or another context it fails without an error.
 """
 BOUNDS = ("turns", "turn_tokens", "total_tokens", "search_top_k")
 """The limits of a policy's episodes. Smaller ones than in training cut its episodes off."""
@@ -44,7 +44,8 @@ def license_of(model: str) -> str | None:
     from huggingface_hub.errors import HTTPError
     from yaml import YAMLError
 
-    model = bundled_policy(model, "pou")
+    # The bundled policies of all dialects have one licence
+    model = bundled_policy(model, dialect="pou")
     card = Path(model) / "README.md"
     card_data = None
     try:
@@ -72,34 +73,19 @@ def adapter_config(folder: str | Path) -> dict[str, Any] | None:
         raise ConfigError(f"cannot read {file}: {error}") from error
 
 
-def trained_with(policy: str, names: Sequence[str] = SEEN) -> dict[str, Any]:
+def trained_with(policy: str, names: Sequence[str] = CONTEXT_SETTINGS) -> dict[str, Any]:
     """The settings of a policy's training with these names, as far as the `metrics.json` beside it
     has them. A policy of another program has none.
 
-    `policy` is a directory or Hub id. Raises `ConfigError` when the Hub has no such model or is out
-    of reach, and when the file cannot be read.
+    `policy` is a directory or Hub id. Raises `ConfigError` when the Hub has no such model, when it
+    cannot be asked whether there is a `metrics.json`, and when the file cannot be read.
     """
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import (
-        EntryNotFoundError,
-        HFValidationError,
-        HTTPError,
-        RepositoryNotFoundError,
-    )
-
-    local = Path(policy).is_dir()
-    # The check needs torch, which may not be installed, since reading a file does not need it
-    if not local and find_spec("torch"):
-        from ..inference.loading import check_there
-
-        # Before the download, which is retried for minutes if the Hub is out of reach
-        check_there(policy)
-    try:
-        path = Path(policy) / "metrics.json" if local else hf_hub_download(policy, "metrics.json")
-        metadata = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (FileNotFoundError, EntryNotFoundError, RepositoryNotFoundError, HFValidationError):
+    path = file_beside(policy, "metrics.json")
+    if path is None:
         return {}
-    except (OSError, ValueError, HTTPError) as error:
+    try:
+        metadata = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise ConfigError(
             f"cannot read metrics.json of {policy}, which says how it was trained: {error}"
         ) from error
@@ -116,22 +102,24 @@ def tuned_on(policy: str) -> dict[str, Any]:
     `policy` is a directory, a Hub id, or the name of a bundled policy. Raises as `trained_with`
     does.
     """
-    return trained_with(
-        bundled_policy(policy, "pou"), ("questions", "eval_questions", "eval_split")
-    )
+    # The bundled policies of all dialects were trained on the same questions
+    folder = bundled_policy(policy, dialect="pou")
+    return trained_with(folder, ("questions", "eval_questions", "eval_split"))
 
 
-def written_as(
-    policy: str, dialect: str | None = None, names: Sequence[str] = SEEN
+def settings_to_run(
+    policy: str, dialect: str | None = None, names: Sequence[str] = CONTEXT_SETTINGS
 ) -> dict[str, Any]:
     """The settings with these names that a policy is run with: those of its training
     (`trained_with`), and the dialect `pou` if nothing says how it writes. With another `dialect`
-    than its own, none of them is used.
+    than its own, none of them is used, and the dialect is the only setting.
 
     `policy` is a directory or Hub id. Raises as `trained_with` does.
     """
     settings = {"dialect": "pou"} | trained_with(policy, names)
-    return settings if dialect in (None, settings["dialect"]) else {"dialect": dialect}
+    if dialect not in (None, settings["dialect"]):
+        return {"dialect": dialect}
+    return settings
 
 
 def weights_of(policy: str) -> list[tuple[str, int, int]]:

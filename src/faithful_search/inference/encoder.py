@@ -16,7 +16,8 @@ from transformers import AutoModel
 from ..errors import ConfigError
 from ..text import well_formed
 from .batching import batches
-from .loading import file_beside, max_tokens, open_model
+from .hub_files import file_beside
+from .loading import max_tokens, open_model
 
 Pooling = Literal["mean", "cls", "max"]
 _POOLINGS: dict[str, Pooling] = {

@@ -6,35 +6,22 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
-from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    HfHubHTTPError,
-    HFValidationError,
-    HTTPError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
-from huggingface_hub.utils import validate_repo_id
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import find_adapter_config_file
 from transformers.utils.logging import disable_progress_bar
 
 from ..errors import ConfigError
+from .hub_files import check_there
 from .launchers import LAUNCHERS
 from .transformers import TransformersGenerator, positions_of
 
 _SAYS_NOTHING = 10**6  # tokenizers without a limit name a huge one
-_CONFIGS = ("config.json", "adapter_config.json")
-_SECONDS = 15.0  # for the Hub's answer
 
 
 def open_model(
@@ -137,61 +124,6 @@ def read_model(
         return PeftModel.from_pretrained(
             model, name, revision=revision, subfolder=subfolder, is_trainable=trainable
         )
-
-
-@cache
-def check_there(name: str, revision: str | None = None) -> None:
-    """Ask the Hub once for a model that is not on this machine: `from_pretrained` would ask it for
-    minutes. Raises `ConfigError` when there is no such model, or the Hub cannot be reached.
-    """
-    if Path(name).exists():
-        return
-    try:
-        validate_repo_id(name)
-        cached = (try_to_load_from_cache(name, file, revision=revision) for file in _CONFIGS)
-        if constants.HF_HUB_OFFLINE or any(isinstance(path, str) for path in cached):
-            return
-        HfApi().model_info(name, revision=revision, timeout=_SECONDS)
-    # two of these are kinds of the next
-    except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError) as error:
-        at = f" at revision {revision}" if revision else ""
-        raise ConfigError(
-            f"there is no model {name!r}{at}: it is neither a folder here nor on the Hub"
-        ) from error
-    except HfHubHTTPError:  # the Hub is busy, say: it may answer when asked for the files
-        return
-    except HTTPError as error:  # of the HTTP library that huggingface_hub uses, which changed
-        raise ConfigError(
-            f"there is no model {name!r} here, neither a folder nor in the Hub's cache, and the "
-            "Hub "
-            f"cannot be reached ({error})"
-        ) from error
-
-
-def file_beside(model: str, name: str, revision: str | None = None) -> Path | None:
-    """A file in a model's directory or Hub repository; `None` where there is none. Raises
-    `ConfigError` when there is no such model, or the Hub was never asked for the file and cannot be
-    reached.
-    """
-    if Path(model).is_dir():
-        path = Path(model) / name
-        return path if path.exists() else None
-    check_there(model, revision)
-    try:
-        return Path(hf_hub_download(model, name, revision=revision))
-    # a kind of the next, but nobody has said that the file is not there
-    except LocalEntryNotFoundError as error:
-        cached = try_to_load_from_cache(model, name, revision=revision)
-        if cached is not None and not isinstance(cached, str):
-            return None  # the Hub has said that there is no such file
-        raise ConfigError(
-            f"whether there is a {name} beside the model {model!r} is not known here, and the Hub "
-            "cannot be reached; open it once while it can be, or give the directory that holds it"
-        ) from error
-    except EntryNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot open the model {model!r}: {name}: {error}") from error
 
 
 def adapter_base(

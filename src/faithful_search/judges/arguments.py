@@ -77,6 +77,11 @@ class JudgeArguments:
             raise self._no_url(repr(self.judge))
         if self.judge_prompts and "prompts" not in flags:
             raise ConfigError(f"the judge {self.judge!r} is not asked by prompts: leave them out")
+        if self.judge_tokenizer and "tokenizer" not in flags:
+            raise ConfigError(
+                f"the judge's tokenizer goes with the judge 'endpoint', not {self.judge!r}: leave "
+                "it out"
+            )
         values = {name: getattr(self, f"judge_{name}") for name in flags}
         settings = {name: value for name, value in values.items() if value is not None}
         if settings.get("cache") == "none":

@@ -58,7 +58,7 @@ def read(model: str, revision: str | None = None) -> JudgeFile | None:
     """The `judge.json` of a directory or Hub repository; `None` where there is none. Raises
     `ConfigError` when it cannot be read, or the Hub, which cannot be reached, might hold one.
     """
-    from ..inference.loading import file_beside  # brings torch, which such a judge needs anyway
+    from ..inference.hub_files import file_beside
 
     path = file_beside(model, FILE, revision)
     try:

@@ -6,7 +6,6 @@ paths ─ open_sides ─> Side, … ─ compare ─> Comparison (differences by 
 ```
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -21,6 +20,7 @@ from .evaluation import Evaluation, difference
 from .metrics import arrow, asks
 from .report import PAIRED, aligned, columns, interval, is_clear, marked, meaning, warning
 from .scores import SCORES, read_scores
+from .side_names import distinct_names
 from .significance import clear_after_holm
 from .stats import NOTHING, Estimate, question_means
 from .summary import SUMMARY, Audit
@@ -146,9 +146,8 @@ class Comparison(msgspec.Struct, frozen=True):
         the correction, too.
         """
         change = self.differences[metric][place]
-        star = "*" if metric in self.after_holm(place) else ""
         count = f" (n={change.n})" if change.n else ""
-        return marked(change) + star + count
+        return marked(change, after_holm=metric in self.after_holm(place)) + count
 
     def table(self) -> list[list[str]]:
         """The cells of a table, header first: for each metric the estimate of each side, then each
@@ -194,19 +193,18 @@ def open_sides(paths: Sequence[PathLike]) -> list[Side]:
     named itself or by its folder: all of them are read, or with `#NAME` after the path only that
     one.
 
-    Raises `DataError` for anything else, and `ConfigError` with fewer than two sides.
+    Raises `DataError` for anything else, and `ConfigError` with fewer than two sides or for one
+    that is named twice.
     """
     sides = [side for path in paths for side in _sides(str(path))]
     if len(sides) < 2:
         raise ConfigError(
             f"nothing to compare {sides[0].name} with: name another audit or evaluation"
         )
-    times = Counter(side.name for side in sides)
-    for place, side in enumerate(sides):
-        if times[side.name] > 1:  # out/a/audit and out/b/audit: the folder above is named, too
-            name = f"{Path(side.folder).parent}/{side.name}"
-            sides[place] = msgspec.structs.replace(side, name=name)
-    return sides
+    names = distinct_names([Path(side.folder).resolve().parent / side.name for side in sides])
+    return [
+        msgspec.structs.replace(side, name=name) for side, name in zip(sides, names, strict=True)
+    ]
 
 
 def compare(sides: Sequence[Side]) -> Comparison:
@@ -327,10 +325,11 @@ def _sides(path: str) -> Iterator[Side]:
     if not evaluations:
         called = f" called {evaluation_name!r}" if evaluation_name else ""
         raise DataError(f"{file}: no evaluation{called} in it")
+    folder_name = folder.resolve().name
     only_one = len(evaluations) == 1 and not evaluation_name
     for name, evaluation in evaluations.items():
         yield Side(
-            name=folder.name if only_one else f"{folder.name}#{name}",
+            name=folder_name if only_one else f"{folder_name}#{name}",
             evaluation=evaluation,
             made={"rewards": evaluation.made_by},
             folder=str(folder),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .comparison import Comparison
 
 SHARE = (0.0, 1.0)
-"""What a result can be whose bounds are not told."""
+"""The range of a result that does not give its own."""
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -87,9 +87,12 @@ class Requirement:
         )
 
     def check_bound(self, result: str, bounds: tuple[float, float]) -> None:
-        """Raise `ConfigError` for a bound that no value of the result can be on both sides of."""
+        """Raise `ConfigError` for a bound outside the range of the result, and for a requirement
+        that no value in it meets, as `> 1` of a share. `>= 0` of one only asks for a value.
+        """
         low, high = bounds
-        if not low <= self.bound <= high:
+        never = (self.operator, self.bound) in ((">", high), ("<", low))
+        if never or not low <= self.bound <= high:
             limits = f"at least {low:g}" if math.isinf(high) else f"between {low:g} and {high:g}"
             raise ConfigError(f"{self} is required, but {result} is always {limits}")
 
@@ -100,9 +103,10 @@ class Requirement:
 
 
 def check(requirements: Sequence[str], bounds: Mapping[str, tuple[float, float]]) -> None:
-    """Raise `ConfigError` for a requirement of none of these results, or that says nothing of it.
+    """Raise `ConfigError` for a requirement that names none of these results, or more than one, or
+    whose bound that result cannot reach (`Requirement.check_bound`).
 
-    `bounds` has what each result can be, by its name.
+    `bounds` has the range of each result, by its name.
     """
     for requirement in map(Requirement.parse, requirements):
         result = requirement.result(bounds)
@@ -133,12 +137,12 @@ def unmet(requirements: Sequence[str], rows: Mapping[str, Estimate]) -> list[str
 
 
 def regressions(comparison: "Comparison") -> list[str]:
-    """A line for each result of one of the others that is clearly worse than the first's, and for
-    what kept a regression from being seen.
+    """One line for each result that is clearly worse than in the first audit, and for each later
+    audit that has too few shared questions to show one.
 
     Worse is a paired difference in the wrong direction whose interval leaves out 0, over at least
-    `MIN_PAIRS` questions. A result that only the first has a value of has been lost, which is told
-    too.
+    `MIN_PAIRS` questions. A result that has a value in the first audit alone has been lost, and
+    gets a line, too.
     """
     lines = []
     for place, side in enumerate(comparison.names[1:]):

@@ -13,8 +13,9 @@ from ..escape import as_line
 from ..reading.files import PathLike
 from .evaluation import Evaluation, difference
 from .metrics import arrow
-from .report import aligned, interval, marked
+from .report import MIN_PAIRS, aligned, interval, marked
 from .sets import MacroMean, SuiteResults, macro_mean
+from .side_names import distinct_names
 from .significance import LEVEL, SignedRank, clear_after_holm, signed_rank
 from .stats import NOTHING, Estimate
 from .tuning import TunedOn, one_sided, tuned_on
@@ -79,8 +80,8 @@ class SuiteComparison(msgspec.Struct, frozen=True):
         for metric, means in self.macro.items():
             cells = [metric, arrow(metric), *map(interval, means)]
             for place, change in enumerate(self.macro_differences[metric]):
-                star = "*" if metric in after_holm[place] else ""
-                cells += [marked(change) + star, str(self.wilcoxon[metric][place])]
+                after_correction = metric in after_holm[place]
+                cells += [marked(change, after_correction), str(self.wilcoxon[metric][place])]
             lines.append(cells)
         return lines
 
@@ -88,8 +89,8 @@ class SuiteComparison(msgspec.Struct, frozen=True):
         """Sentences below the table."""
         return [
             f"Each set counts alike: {', '.join(self.sets)}. A difference is paired by question "
-            "within each set. * its interval leaves out 0, ** also after Holm's correction over the "
-            "metrics that have a difference.",
+            f"within each set. * its interval leaves out 0, over at least {MIN_PAIRS} questions; "
+            "** also after Holm's correction over the metrics that have a difference.",
             *self._paired(),
             "Wilcoxon's test takes a difference for each set. Its p is exact, two-sided and not "
             "corrected for the number of metrics; n counts sets whose difference is not 0.",
@@ -127,8 +128,8 @@ def open_suites(paths: Sequence[PathLike]) -> list[SuiteSide] | None:
     """Read the evaluations of suites at these paths, folders or their `metrics.json`. `None` where
     none of them is one.
 
-    Raises `ConfigError` where some are and others are not, and `DataError` for a file that cannot
-    be read.
+    Raises `ConfigError` where some are and others are not or where one is named twice, and
+    `DataError` for a file that cannot be read.
     """
     contents = {str(path): _suite_metrics(Path(path)) for path in paths}
     suites = {path: content for path, content in contents.items() if content is not None}
@@ -136,7 +137,8 @@ def open_suites(paths: Sequence[PathLike]) -> list[SuiteSide] | None:
         return None
     single_sets = [path for path in contents if path not in suites]
     for path in single_sets:
-        _check_finished(Path(path.partition("#")[0]))
+        folder, _, _ = path.partition("#")  # FOLDER#NAME is one evaluation of several in a folder
+        _check_finished(Path(folder))
     if single_sets:
         raise ConfigError(
             f"{next(iter(suites))} holds several question sets and {single_sets[0]} does not: compare "
@@ -181,13 +183,11 @@ def _check_finished(path: Path) -> None:
 
 
 def _names(paths: Sequence[str]) -> list[str]:
-    """The last part of each path, or the last two where that is not enough to tell them apart."""
+    """The names of the folders at these paths, which may be those of their `metrics.json`."""
     folders = [Path(path).resolve() for path in paths]
-    folders = [folder.parent if folder.name == RESULTS else folder for folder in folders]
-    short = [folder.name for folder in folders]
-    if len(set(short)) == len(short):
-        return short
-    return [f"{folder.parent.name}/{folder.name}" for folder in folders]
+    return distinct_names(
+        [folder.parent if folder.name == RESULTS else folder for folder in folders]
+    )
 
 
 def compare_suites(sides: Sequence[SuiteSide]) -> SuiteComparison:

@@ -11,7 +11,7 @@ from ..agents import untrained
 from ..bundled import BUNDLED, bundled_policy
 from ..errors import ConfigError
 from ..flags import check_least, flag, prices_of, refuse_unread
-from ..hub.models import BOUNDS, SEEN, trained_with
+from ..hub.models import BOUNDS, CONTEXT_SETTINGS, trained_with
 from ..judges.arguments import JudgeArguments
 from ..measure.controls import QUESTIONS
 from ..rollout.arguments import EnvironmentArguments
@@ -257,7 +257,7 @@ def as_trained(script: Policy, policy: str) -> Policy:
 
     With another dialect than the policy's own, none of its own values is used.
     """
-    names = (*SEEN, *BOUNDS)
+    names = (*CONTEXT_SETTINGS, *BOUNDS)
     model = bundled_policy(policy, script.dialect or "pou")
     trained = trained_with(model, names)
     if script.dialect not in (None, trained.get("dialect")):

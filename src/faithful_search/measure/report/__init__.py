@@ -49,7 +49,7 @@ TELLING = (
 """The results that say most, by the beginnings of their names, the most telling first."""
 PAIRED = (
     "A difference is over the questions that have a value on both sides, so it need not be that of "
-    "the two columns; * its interval leaves out 0."
+    f"the two columns; * its interval leaves out 0, over at least {MIN_PAIRS} questions."
 )
 """The line below a table of two sides."""
 
@@ -396,9 +396,14 @@ def meaning(name: str, change: Estimate) -> str:
     return "better" if rises == (direction > 0) else "worse"
 
 
-def marked(change: Estimate) -> str:
-    """A paired difference with its sign, and `*` where it is clear."""
-    return interval(change, sign=True) + (" *" if is_clear(change) else "")
+def marked(change: Estimate, after_holm: bool = False) -> str:
+    """A paired difference with its sign, and `*` where it is clear, or `**` where it also is
+    `after_holm`, after Holm's correction.
+    """
+    text = interval(change, sign=True)
+    if not is_clear(change):
+        return text
+    return f"{text} **" if after_holm else f"{text} *"
 
 
 def _count(estimate: Estimate) -> str:
