@@ -21,7 +21,7 @@ from statistics import NormalDist
 import numpy as np
 from tqdm.auto import tqdm
 
-from faithful_search.measure.behaviour import normalized_entropy
+from faithful_search.measure.behaviour import POOLED_ENTROPY, normalized_entropy
 from faithful_search.measure.evaluation import ENTROPY, Evaluation
 from faithful_search.measure.seeds import (
     Crossed,
@@ -41,7 +41,7 @@ from faithful_search.measure.stats import (
     pooled_estimate,
     resampled,
 )
-from faithful_search.measure.verdicts import Seen, auroc, gap, verdict_columns
+from faithful_search.measure.verdicts import AUROC, GAP, POOLED_VERDICTS, Seen, verdict_columns
 from faithful_search.measure.writing import write_metrics
 
 SHARED = 0.5
@@ -193,7 +193,7 @@ def tool_calls(rng: Rng, level: float, questions: int) -> dict[str, Floats]:
 
 def entropy(rng: Rng, setting: Setting) -> Estimate:
     calls = tool_calls(rng, setting.level, setting.questions)
-    return pooled_estimate(calls, normalized_entropy, np.arange(setting.questions))
+    return pooled_estimate(calls, POOLED_ENTROPY, np.arange(setting.questions))
 
 
 def entropy_over_seeds(rng: Rng, setting: Setting) -> Estimate:
@@ -225,12 +225,12 @@ def verdicts(rng: Rng, level: float, questions: int) -> Verdicts:
 
 def verdict_gap(rng: Rng, setting: Setting) -> Estimate:
     columns = verdict_columns(verdicts(rng, setting.level, setting.questions))
-    return pooled_estimate(columns, gap, np.arange(setting.questions))
+    return pooled_estimate(columns, POOLED_VERDICTS[GAP], np.arange(setting.questions))
 
 
 def verdict_auroc(rng: Rng, setting: Setting) -> Estimate:
     columns = verdict_columns(verdicts(rng, setting.level, setting.questions))
-    return pooled_estimate(columns, auroc, np.arange(setting.questions))
+    return pooled_estimate(columns, POOLED_VERDICTS[AUROC], np.arange(setting.questions))
 
 
 def gap_difference(rng: Rng, setting: Setting) -> Estimate:
@@ -239,7 +239,44 @@ def gap_difference(rng: Rng, setting: Setting) -> Estimate:
         for level in (setting.level, setting.later)
     ]
     questions = list(range(setting.questions))
-    return pooled_difference(*both, gap, (questions, questions))
+    return pooled_difference(*both, POOLED_VERDICTS[GAP], (questions, questions))
+
+
+def rare(rng: Rng, setting: Setting) -> Floats:
+    """Which questions are of the rare kind, whose share is the setting's level."""
+    return rng.random(setting.questions) < setting.level
+
+
+def nearly_one_tool(rng: Rng, setting: Setting) -> Estimate:
+    """Three calls a question: of one tool, in rare questions of the other one."""
+    other = rare(rng, setting)
+    calls = {"local_search": 3.0 * ~other, "web_search": 3.0 * other}
+    return pooled_estimate(calls, POOLED_ENTROPY, np.arange(setting.questions))
+
+
+def verdicts_nearly_alike(wrong: Floats) -> Verdicts:
+    """A verdict with the fact and one without it a question, which follow the evidence but in
+    rare questions.
+    """
+    rows = []
+    for is_wrong in wrong:
+        rows.append(
+            [Seen("local_search", states, float(states != is_wrong)) for states in (True, False)]
+        )
+    return rows
+
+
+def gap_nearly_alike(rng: Rng, setting: Setting) -> Estimate:
+    columns = verdict_columns(verdicts_nearly_alike(rare(rng, setting)))
+    return pooled_estimate(columns, POOLED_VERDICTS[GAP], np.arange(setting.questions))
+
+
+def gap_difference_nearly_alike(rng: Rng, setting: Setting) -> Estimate:
+    """Before, all verdicts follow the evidence; after, all but those of rare questions."""
+    before = verdict_columns(verdicts_nearly_alike(np.zeros(setting.questions, dtype=bool)))
+    after = verdict_columns(verdicts_nearly_alike(rare(rng, setting)))
+    questions = list(range(setting.questions))
+    return pooled_difference(before, after, POOLED_VERDICTS[GAP], (questions, questions))
 
 
 INTERVALS: Mapping[str, Callable[[Rng, Setting], Estimate]] = {
@@ -251,6 +288,9 @@ INTERVALS: Mapping[str, Callable[[Rng, Setting], Estimate]] = {
     "verdict gap": verdict_gap,
     "verdict AUROC": verdict_auroc,
     "difference of verdict gaps": gap_difference,
+    "tool entropy, nearly one tool": nearly_one_tool,
+    "verdict gap, nearly all alike": gap_nearly_alike,
+    "difference of gaps, nearly all alike": gap_difference_nearly_alike,
     "mean over seeds": mean_over_seeds,
     "difference over seeds": difference_over_seeds,
     "macro mean over seeds": mean_over_seeds_and_sets,
@@ -272,6 +312,16 @@ def truth(setting: Setting) -> float:
         return true_entropy(rng, setting.level)
     if setting.interval in ("verdict gap", "verdict AUROC"):
         return float(INTERVALS[setting.interval](rng, many).value or 0.0)
+    if setting.interval == "tool entropy, nearly one tool":
+        shares = {
+            "local_search": np.array([1 - setting.level]),
+            "web_search": np.array([setting.level]),
+        }
+        return float(normalized_entropy(shares)[0])
+    if setting.interval == "verdict gap, nearly all alike":
+        return 1 - 2 * setting.level
+    if setting.interval == "difference of gaps, nearly all alike":
+        return -2 * setting.level
     if setting.interval == "difference of verdict gaps":
         later = replace(many, level=setting.later)
         return float(verdict_gap(rng, later).value or 0.0) - float(

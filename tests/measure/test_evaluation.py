@@ -12,11 +12,11 @@ from stub_judges import Down
 
 from faithful_search.errors import DataError
 from faithful_search.measure.behaviour import (
+    POOLED_ENTROPY,
     ErrorCounts,
     error_counts,
     error_of,
     error_rows,
-    normalized_entropy,
     tool_entropy,
 )
 from faithful_search.measure.evaluation import Evaluation
@@ -49,6 +49,15 @@ def test_wilson_interval_of_shares():
     assert mean_ci([1.0] * 20).low == pytest.approx(1 - none.high)
 
 
+@pytest.mark.parametrize(("questions", "high"), [(10, 1.0), (40, 0.5), (160, 0.25)])
+def test_one_tool_throughout_may_be_chance(questions, high):
+    """The true entropy is 0 only if no question at all needs the other tool."""
+    calls = {"a": [3] * questions, "b": [0] * questions}
+    estimate = pooled_estimate(calls, POOLED_ENTROPY, range(questions))
+    assert (estimate.value, estimate.low) == (0.0, 0.0)
+    assert high / 2 < estimate.high <= high
+
+
 def test_student_interval_of_numbers():
     """1, 2, 3, 4, 5: s/√5 = 0.7071, t = 2.776, so 3 ± 1.963; zeros and ones that are not shares get
     it too.
@@ -71,7 +80,7 @@ def test_too_little_to_say_and_what_is_refused():
     assert bootstrap([3.0]).low is None
     assert paired_difference({"a": 1.0}, {"b": 1.0}).n == 0
     assert (
-        pooled_estimate({"a": [3, 1]}, normalized_entropy, ["x", "y"]).value
+        pooled_estimate({"a": [3, 1]}, POOLED_ENTROPY, ["x", "y"]).value
         is tool_entropy({"a": 4}, ["a"])
         is None
     )
@@ -136,7 +145,7 @@ def test_entropy_row_equals_the_formula(rows):
     calls = {tool: [row[place] for row in rows] for place, tool in enumerate("abc")}
     totals = {tool: sum(column) for tool, column in calls.items()}
     shares = [total / sum(totals.values()) for total in totals.values() if total]
-    estimate = pooled_estimate(calls, normalized_entropy, list(range(len(rows))))
+    estimate = pooled_estimate(calls, POOLED_ENTROPY, list(range(len(rows))))
     if shares:
         expected = pytest.approx(-sum(p * math.log(p) for p in shares) / math.log(3), abs=1e-12)
         assert estimate.value == expected

@@ -38,7 +38,13 @@ from faithful_search.measure.suite import (
     evaluate_policy,
     evaluate_rollouts,
 )
-from faithful_search.measure.verdicts import BINS, Seen, Verdicts, auroc, gap, verdict_columns
+from faithful_search.measure.verdicts import (
+    BINS,
+    POOLED_VERDICTS,
+    Seen,
+    Verdicts,
+    verdict_columns,
+)
 from faithful_search.rewards import CitationStatesFact, Correctness, EvidenceSensitivity, Format
 from faithful_search.rollout import Engine, Limits
 from faithful_search.rollout.arguments import EnvironmentArguments
@@ -52,8 +58,9 @@ from faithful_search.world.facts import FactsJudge
 # --- the statistics, by hand
 
 
-def value(function, verdicts):
-    return pooled_estimate(verdict_columns(verdicts), function, range(len(verdicts))).value
+def value(name, verdicts):
+    columns = verdict_columns(verdicts)
+    return pooled_estimate(columns, POOLED_VERDICTS[name], range(len(verdicts))).value
 
 
 def seen(stratum, *stating, lacking=()):
@@ -89,12 +96,12 @@ HAND = [
     ],
 )
 def test_gap_and_auroc_are_within_strata(rows, expected):
-    found = [value(function, rows) for function in (gap, auroc)]
+    found = [value(function, rows) for function in (GAP, AUROC)]
     assert found == [None if own is None else pytest.approx(own) for own in expected]
-    estimate = pooled_estimate(verdict_columns(HAND), gap, list("wxyz"))
+    estimate = pooled_estimate(verdict_columns(HAND), POOLED_VERDICTS[GAP], list("wxyz"))
     assert (estimate.n, estimate.not_applicable) == (3, 1)
     assert (
-        pooled_estimate(verdict_columns(HAND), gap, list("wwyz")).n == 2
+        pooled_estimate(verdict_columns(HAND), POOLED_VERDICTS[GAP], list("wwyz")).n == 2
     )  # questions, not rollouts
 
 
@@ -116,7 +123,7 @@ def test_auroc_is_the_share_of_pairs_in_the_right_order(rows):
         for two in every
         if one.stratum == two.stratum and one.states and not two.states
     ]
-    found = value(auroc, rows)
+    found = value(AUROC, rows)
     assert found is None if not won else found == pytest.approx(np.mean(won))
 
 

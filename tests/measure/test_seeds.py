@@ -147,6 +147,17 @@ def test_intervals_hold_the_truth_as_often_as_they_say(setting):
     assert 0.92 <= share <= 0.98
 
 
+ALIKE = ("tool entropy, nearly one tool", "difference of gaps, nearly all alike")
+
+
+@pytest.mark.parametrize("interval", ALIKE)
+@pytest.mark.parametrize("rare", [0.01, 0.03, 0.1])
+def test_rows_that_are_nearly_all_alike_keep_a_width(interval, rare):
+    share, width = simulated.coverage(simulated.Setting(interval, 60, rare), repeats=200)
+    assert share >= 0.92
+    assert width > 0.1
+
+
 def test_a_bootstrap_of_three_seeds_does_not():
     setting = simulated.Setting("bootstrap over seeds (not printed)", 60, seeds=3, **DIFFER)
     assert simulated.coverage(setting, repeats=60)[0] < 0.9

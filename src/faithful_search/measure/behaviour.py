@@ -12,7 +12,7 @@ import numpy as np
 
 from ..rewards.citation_returned import is_report
 from ..trajectory import Step, Trajectory
-from .stats import Floats
+from .stats import Floats, Pooled
 
 WRONG_ANSWER, WRONG_FORMATTING, LIMITS, NOT_JUDGED = (
     "wrong answer",
@@ -86,6 +86,15 @@ def normalized_entropy(calls: Mapping[Any, Floats]) -> Floats:
         shares = counts / counts.sum(axis=0)
         logs = np.log(shares, out=np.zeros_like(shares), where=shares > 0)  # 0 log 0 counts as 0
         return np.abs((shares * logs).sum(axis=0)) / np.log(len(counts))
+
+
+def _one_tool_each(means: Mapping[Any, float]) -> list[dict[Any, float]]:
+    """For each tool a question with as many calls as the mean one, all of this tool."""
+    calls = sum(means.values())
+    return [{tool: calls} for tool in means]
+
+
+POOLED_ENTROPY = Pooled(normalized_entropy, _one_tool_each, (0.0, 1.0))
 
 
 def no_share(trajectory: Trajectory) -> float | None:

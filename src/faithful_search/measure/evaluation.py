@@ -15,10 +15,10 @@ from ..rollout.episode import copies
 from ..tasks import Task
 from ..trajectory import Trajectory
 from . import stats
-from .behaviour import ErrorCounts, normalized_entropy
+from .behaviour import POOLED_ENTROPY, ErrorCounts
 from .ledger import Ledger
 from .stats import NOTHING, Estimate
-from .verdicts import AUROC, GAP, Seen, auroc, gap, verdict_columns
+from .verdicts import AUROC, GAP, POOLED_VERDICTS, Seen, verdict_columns
 from .workers import progress_bar
 
 ENTROPY = "tool_entropy"
@@ -81,13 +81,13 @@ class Evaluation(Measured, msgspec.Struct, frozen=True):
         return {name: value for name, value in super().to_dict().items() if name != "trajectories"}
 
 
-POOLED: dict[str, tuple[Callable[[Evaluation], stats.Columns], stats.Function]] = {
-    GAP: (lambda run: verdict_columns(run.verdicts), gap),
-    AUROC: (lambda run: verdict_columns(run.verdicts), auroc),
-    ENTROPY: (lambda run: run.tool_calls, normalized_entropy),
+POOLED: dict[str, tuple[Callable[[Evaluation], stats.Columns], stats.Pooled]] = {
+    GAP: (lambda run: verdict_columns(run.verdicts), POOLED_VERDICTS[GAP]),
+    AUROC: (lambda run: verdict_columns(run.verdicts), POOLED_VERDICTS[AUROC]),
+    ENTROPY: (lambda run: run.tool_calls, POOLED_ENTROPY),
 }
 """The results that are no means but functions of sums over all rollouts: the columns that are summed
-up, and the function.
+up, and the statistic.
 """
 
 
@@ -96,12 +96,12 @@ def difference(before: Evaluation, after: Evaluation, metric: str) -> Estimate:
     results the difference of the two, by a paired jackknife.
     """
     if metric in POOLED:
-        columns, function = POOLED[metric]
+        columns, pooled = POOLED[metric]
         first, second = columns(before), columns(after)
         # entropies are comparable only over the same tools
         if not (first and second) or (metric == ENTROPY and first.keys() != second.keys()):
             return NOTHING
-        return stats.pooled_difference(first, second, function, (before.questions, after.questions))
+        return stats.pooled_difference(first, second, pooled, (before.questions, after.questions))
     if metric not in before.values or metric not in after.values:
         return NOTHING
     means = [stats.question_means(run.questions, run.values[metric]) for run in (before, after)]

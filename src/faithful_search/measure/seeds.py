@@ -187,7 +187,7 @@ def _by_question(run: Evaluation, metric: str, questions: Sequence[str]) -> _Row
     places = {question: place for place, question in enumerate(questions)}
     if metric in POOLED:
         # The result is a function of the sums of these columns over all rollouts
-        columns_of, function = POOLED[metric]
+        columns_of, pooled = POOLED[metric]
         columns = columns_of(run)
         if not columns or not run.questions:
             return None
@@ -196,7 +196,9 @@ def _by_question(run: Evaluation, metric: str, questions: Sequence[str]) -> _Row
         # Questions that only other runs were asked may come last, and their sums are zeros
         sums = np.zeros((len(questions), table.shape[1]))
         sums[: units.max() + 1] = sums_by_unit(table, units)
-        value, pseudo_values = jackknife(sums, lambda drawn: function(by_name(columns, drawn)))
+        value, pseudo_values = jackknife(
+            sums, lambda drawn: pooled.function(by_name(columns, drawn))
+        )
         if math.isnan(value) or np.isnan(pseudo_values).any():
             return None
         with_value: NDArray[np.bool_] = np.any(sums, axis=1)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,6 +26,13 @@ Function = Callable[[Mapping[Any, Floats]], Floats]
 """A statistic of columns: takes their sums in each draw, of shape (draws,), and returns its values,
 of the same shape; NaN where it is undefined.
 """
+Extremes = Callable[[Mapping[Any, float]], Sequence[Mapping[Any, float]]]
+"""Takes the mean of each column over questions, and returns the columns of made-up questions at both
+ends of a statistic: with the same number of calls or verdicts, and all of them of one kind.
+"""
+FEW_DEPART = 6
+"""With fewer questions that differ from the typical one, these made-up questions count as well."""
+_DEPARTS = 0.05  # of how far the made-up ones lie from the typical question
 DRAWS = 2000
 _CELLS = 4_000_000  # the largest number of cells in a block of resamples: 32 MB
 
@@ -270,33 +277,42 @@ def percentile_interval(value: float, blocks: Iterable[Floats], n: int) -> Estim
     )
 
 
-def pooled_estimate(
-    columns: Columns,
-    function: Function,
-    questions: Clusters,
-    bounds: tuple[float, float] = (-math.inf, math.inf),
-) -> Estimate:
-    """The function of the sums over all rollouts, with the interval of its jackknife over
-    questions, cut off at the bounds of the function. n counts the questions of rollouts whose
-    values are not all zeros.
+class Pooled(NamedTuple):
+    """A statistic that is no mean but a function of sums over all rollouts.
+
+    Attributes:
+        function: of the sums.
+        extremes: made-up questions for rows that are nearly all alike.
+        bounds: the lowest and the highest possible value.
+    """
+
+    function: Function
+    extremes: Extremes
+    bounds: tuple[float, float]
+
+
+def pooled_estimate(columns: Columns, pooled: Pooled, questions: Clusters) -> Estimate:
+    """The statistic of all rollouts, with the interval of its jackknife over questions, cut off at
+    its bounds. n counts the questions of rollouts whose values are not all zeros.
     """
     table = as_table(columns, list(columns), len(questions))
     used: NDArray[np.bool_] = np.any(table, axis=1)
     sums = sums_by_unit(table[used], numbered(questions)[used])
-    estimate = _jackknifed(sums, lambda sums: function(by_name(columns, sums)))
-    low, high = estimate.low, estimate.high
-    if low is not None and high is not None:
-        low, high = max(low, bounds[0]), min(high, bounds[1])
-    return msgspec.structs.replace(estimate, low=low, high=high, not_applicable=int((~used).sum()))
+    if not len(sums):
+        return msgspec.structs.replace(NOTHING, not_applicable=int((~used).sum()))
+    made_up = _made_up(columns, sums, pooled.extremes)
+    estimate = _jackknifed(sums, made_up, lambda sums: pooled.function(by_name(columns, sums)))
+    estimate = _cut(estimate, *pooled.bounds)
+    return msgspec.structs.replace(estimate, not_applicable=int((~used).sum()))
 
 
 def pooled_difference(
     first: Columns,
     second: Columns,
-    function: Function,
+    pooled: Pooled,
     questions_of_sides: tuple[Sequence[Hashable], Sequence[Hashable]],
 ) -> Estimate:
-    """The function of the second columns minus that of the first, over the questions of both sides.
+    """The statistic of the second columns minus that of the first, over the questions of both sides.
 
     The jackknife leaves a question out of both. n counts the shared questions with a value other
     than zero on either side.
@@ -314,25 +330,58 @@ def pooled_difference(
 
     def change(sums: Floats) -> Floats:
         before, after = np.split(sums, 2, axis=1)
-        return function(by_name(keys, after)) - function(by_name(keys, before))
+        return pooled.function(by_name(keys, after)) - pooled.function(by_name(keys, before))
 
     units = numbered([questions[place] for place in places])
-    return _jackknifed(sums_by_unit(table[places], units), change)
+    sums = sums_by_unit(table[places], units)
+    if not len(sums):
+        return NOTHING
+    before, after = [_made_up(keys, side, pooled.extremes) for side in np.split(sums, 2, axis=1)]
+    # Made-up questions that change from each kind to another one
+    made_up = np.hstack([before, np.roll(after, 1, axis=0)])
+    least, most = pooled.bounds
+    return _cut(_jackknifed(sums, made_up, change), least - most, most - least)
 
 
-def _jackknifed(sums: Floats, statistic: Callable[[Floats], Floats]) -> Estimate:
+def _made_up(keys: Iterable[Any], sums: Floats, extremes: Extremes) -> Floats:
+    """The made-up questions beside those with these sums, (some, k)."""
+    names = list(keys)
+    means = dict(zip(names, sums.mean(axis=0), strict=True))
+    rows = [[row.get(name, 0.0) for name in names] for row in extremes(means)]
+    return np.array(rows).reshape(len(rows), len(names))
+
+
+def _jackknifed(sums: Floats, made_up: Floats, statistic: Callable[[Floats], Floats]) -> Estimate:
     """A statistic of the sums of all questions, (questions, k), with the interval of Student's t of
     its pseudo-values. There is no interval where it rests on a single question.
+
+    Where nearly all questions are alike, chance may show too few of the others, or none, and the
+    interval would have no width. The made-up questions, (some, k), then count as well, as in
+    `difference_ci`; the value is that of the real ones.
     """
     n = len(sums)
-    if not n:
-        return NOTHING
     value, pseudo_values = jackknife(sums, statistic)
     if math.isnan(value):
         return msgspec.structs.replace(NOTHING, n=n)
     if n == 1 or np.isnan(pseudo_values).any():
         return msgspec.structs.replace(NOTHING, n=n, value=value)
-    return _student(value, float(pseudo_values.std(ddof=1)) / math.sqrt(n), n)
+    middle, padded = jackknife(np.vstack([sums, made_up]), statistic)
+    typical = np.median(pseudo_values)
+    farthest = float(np.abs(padded[n:] - typical).max())
+    departing = np.abs(pseudo_values - typical) > _DEPARTS * farthest
+    if departing.sum() >= FEW_DEPART:
+        return _student(value, float(pseudo_values.std(ddof=1)) / math.sqrt(n), n)
+    error = float(padded.std(ddof=1)) / math.sqrt(len(padded))
+    half = t_quantile(0.975, n - 1) * error
+    return Estimate(value, min(value, middle - half), max(value, middle + half), n, error)
+
+
+def _cut(estimate: Estimate, least: float, most: float) -> Estimate:
+    """The estimate with its interval cut at these bounds."""
+    if estimate.low is None or estimate.high is None:
+        return estimate
+    low, high = max(estimate.low, least), min(estimate.high, most)
+    return msgspec.structs.replace(estimate, low=low, high=high)
 
 
 def jackknife(sums: Floats, statistic: Callable[[Floats], Floats]) -> tuple[float, Floats]:

@@ -29,10 +29,10 @@ from ..world import chains_of
 from ..world.facts import FactsJudge
 from . import metrics
 from .behaviour import (
+    POOLED_ENTROPY,
     ErrorCounts,
     error_counts,
     no_share,
-    normalized_entropy,
     retry_share,
     tool_counts,
 )
@@ -304,9 +304,7 @@ def evaluate_rollouts(
         rows |= verdict_rows(seen, questions)
     tool_calls = {tool: [counts[tool] for counts in calls] for tool in tools}
     if len(tools) > 1:
-        rows[ENTROPY] = pooled_estimate(
-            tool_calls, normalized_entropy, questions, bounds=(0.0, 1.0)
-        )
+        rows[ENTROPY] = pooled_estimate(tool_calls, POOLED_ENTROPY, questions)
     return Evaluation(
         rows=rows,
         questions=list(questions),

@@ -18,7 +18,7 @@ from ..reading.files import PathLike
 from ..rewards.correctness import DIFFERS
 from ..rewards.format import TRANSCRIPT
 from . import gates
-from .behaviour import normalized_entropy, tool_ratios
+from .behaviour import POOLED_ENTROPY, tool_ratios
 from .evaluation import ENTROPY, Evaluation, Measured
 from .report import aligned, interval, sentences, table, telling
 from .scores import Line, read_scores
@@ -454,7 +454,7 @@ def _tools(
         columns[name] = [calls_of_row.get(name, 0) for calls_of_row in calls]
     entropy = NOTHING
     if columns:
-        entropy = pooled_estimate(columns, normalized_entropy, questions, bounds=(0.0, 1.0))
+        entropy = pooled_estimate(columns, POOLED_ENTROPY, questions)
     return Tools(counts, tool_ratios(totals, names), entropy)
 
 

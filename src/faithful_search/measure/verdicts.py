@@ -23,7 +23,7 @@ from ..tasks import world_context
 from ..trajectory import Trajectory
 from ..world import bundled_world
 from ..world.facts import FactsJudge
-from .stats import Columns, Estimate, Floats, divided, left_out, pooled_estimate
+from .stats import Columns, Estimate, Floats, Pooled, divided, left_out, pooled_estimate
 
 GAP, AUROC = "verdict_gap", "verdict_auroc"
 BINS = 64
@@ -171,6 +171,10 @@ def verdict_columns(verdicts: Sequence[Sequence[Seen]]) -> Columns:
             columns[seen.stratum, seen.states, "n"][rollout] += 1
             columns[seen.stratum, seen.states, "q"][rollout] += seen.q
             columns[seen.stratum, seen.states, bin_number][rollout] += 1
+    # The bins of the made-up questions of `_all_right_and_all_wrong`
+    for stratum, states, _ in list(columns):
+        for bin_number in (0, BINS - 1):
+            columns[stratum, states, bin_number] += 0
     return dict(columns)
 
 
@@ -179,8 +183,8 @@ def verdict_rows(scores: Sequence[Score], questions: Sequence[Hashable]) -> dict
     columns = verdict_columns([score.parts["verdicts"] for score in scores])
     abstained = sum(bool(score.parts.get("abstained")) for score in scores)
     rows = {}
-    for name, function, bounds in ((GAP, gap, (-1.0, 1.0)), (AUROC, auroc, (0.0, 1.0))):
-        estimate = pooled_estimate(columns, function, questions, bounds)
+    for name, pooled in POOLED_VERDICTS.items():
+        estimate = pooled_estimate(columns, pooled, questions)
         without_verdict = estimate.not_applicable
         rows[name] = left_out(
             estimate,
@@ -226,3 +230,27 @@ def auroc(sums: Mapping[Any, Floats]) -> Floats:
             without_fact = without_fact + n0
         pairs = pairs + with_fact * without_fact
     return divided(won, pairs)
+
+
+def _all_right_and_all_wrong(means: Mapping[Any, float]) -> list[dict[Any, float]]:
+    """Questions with as many verdicts as the mean one, which follow the evidence in all of them,
+    and in none.
+    """
+    rows = []
+    for is_right in (True, False):
+        row: dict[Any, float] = {}
+        for (stratum, states, column), count in means.items():
+            if column == "n":
+                p_yes = float(states == is_right)
+                bin_number = BINS - 1 if p_yes else 0
+                row[stratum, states, "n"] = count
+                row[stratum, states, "q"] = count * p_yes
+                row[stratum, states, bin_number] = count
+        rows.append(row)
+    return rows
+
+
+POOLED_VERDICTS = {
+    GAP: Pooled(gap, _all_right_and_all_wrong, (-1.0, 1.0)),
+    AUROC: Pooled(auroc, _all_right_and_all_wrong, (0.0, 1.0)),
+}
