@@ -274,7 +274,6 @@ class ChatAgent(ABC):
         episodes = []
         for task, episode_id, _ in copies(tasks):
             episodes.append(msgspec.structs.replace(task, id=episode_id))
-        self.model.begin()
 
         async def episode(task: Task) -> Trajectory:
             with closing(self.toolbox.session(task.edits)) as session:
@@ -284,7 +283,8 @@ class ChatAgent(ABC):
                 on_end(trajectory)
             return trajectory
 
-        return asyncio.run(map_concurrently(episode, episodes, self.settings.concurrency))
+        with self.model.session():
+            return asyncio.run(map_concurrently(episode, episodes, self.settings.concurrency))
 
     async def _ended(self, attempt: Attempt) -> Trajectory:
         try:

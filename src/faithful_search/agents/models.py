@@ -1,7 +1,8 @@
 """The models that agents ask: one behind an OpenAI-compatible endpoint, or a policy here."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -48,8 +49,10 @@ class ChatModel(Protocol):
     tokenizer: Any
     stats: Stats
 
-    def begin(self) -> None:
-        """A run of an agent begins: a server that was given up is asked again."""
+    def session(self) -> AbstractContextManager[None]:
+        """A run of an agent. A server that was given up before is asked again, and a policy here
+        keeps what it has read from one request to the next.
+        """
         ...
 
     async def reply(
@@ -111,8 +114,10 @@ class ServedModel:
     def _llm(self) -> LLM:
         return LLM(with_key(self.endpoint), self.stats)
 
-    def begin(self) -> None:
+    @contextmanager
+    def session(self) -> Iterator[None]:
         self._llm.new_batch()
+        yield
 
     async def reply(
         self,
@@ -187,8 +192,11 @@ class PolicyModel:
         window = max_tokens(generator.model, generator.tokenizer)
         return cls(generator, source, window, batch)
 
-    def begin(self) -> None:
-        """Does nothing: a policy here keeps nothing from one run to the next."""
+    def session(self) -> AbstractContextManager[None]:
+        """Within it a prompt that goes on from one of the last batch, as an episode's next turn
+        does, is read only from where they differ.
+        """
+        return self.generator.keeping()
 
     async def reply(
         self,

@@ -6,7 +6,8 @@ that an episode can have. The least is the first of them alone: a model that ans
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -98,7 +99,7 @@ class StandIn:
         reply: makes the agents' `ModelReply` of a text.
 
     Attributes:
-        prompts: the tokens of the requests since `begin`.
+        prompts: the tokens of the requests of the last session.
     """
 
     name = "stand-in"
@@ -110,8 +111,10 @@ class StandIn:
         self._count = count
         self._reply = reply
 
-    def begin(self) -> None:
+    @contextmanager
+    def session(self) -> Iterator[None]:
         self.prompts = []
+        yield
 
     async def reply(
         self,

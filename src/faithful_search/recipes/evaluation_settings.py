@@ -15,7 +15,7 @@ from ..hub.models import BOUNDS, CONTEXT_SETTINGS, trained_with
 from ..judges.arguments import JudgeArguments
 from ..measure.controls import QUESTIONS
 from ..rollout.arguments import EnvironmentArguments
-from ..suites import QuestionSet
+from ..suites import QuestionSet, Suite
 from ..suites.reading import DATA_FOLDER
 from ..training.refusing import check_dtype
 
@@ -207,6 +207,22 @@ def _check_agent(script: EvaluationArguments) -> None:
     refuse_unread(script, None, OF_A_POLICY, "a policy, without --agent and --endpoint")
     if script.agent_name != UNTRAINED:
         refuse_unread(script, None, ("dialect",), f"--agent {UNTRAINED}")
+
+
+def of_suite(script: EvaluationArguments, suite: Suite) -> EvaluationArguments:
+    """The flags, with the suite's limits of agents in the place of those that were left open."""
+    limits = suite.agents
+    if script.agent_name is None:
+        return script
+    controls = script.controls
+    if limits.controls is not None and controls == QUESTIONS:
+        controls = limits.controls
+    return replace(
+        script,
+        turns=script.turns or limits.turns,
+        turn_tokens=script.turn_tokens or limits.turn_tokens,
+        controls=controls,
+    )
 
 
 def of_set(script: EvaluationArguments, question_set: QuestionSet) -> EvaluationArguments:

@@ -18,7 +18,7 @@ from ..measure.evaluation import Evaluation
 from ..measure.ledger import same_settings
 from ..measure.sets import SuiteResults
 from ..measure.writing import results_folder, write_metrics
-from ..suites import QuestionSet, Suite
+from ..suites import AgentLimits, QuestionSet, Suite
 from ..tasks import Task
 from .evaluation_models import Models
 from .evaluation_record import record_of, used_line
@@ -34,7 +34,7 @@ from .evaluation_run import (
     settings_of,
     tasks_of,
 )
-from .evaluation_settings import EvaluationArguments, of_set
+from .evaluation_settings import EvaluationArguments, of_set, of_suite
 
 
 def load_suite(script: EvaluationArguments) -> Suite:
@@ -52,6 +52,7 @@ def sets_of(
     unfilled = {script.questions: script}
     if script.suite is not None:
         suite = load_suite(script)
+        script = of_suite(script, suite)
         unfilled = {question_set.name: of_set(script, question_set) for question_set in suite.sets}
     scripts: dict[str, EvaluationArguments] = {}
     tasks: dict[str, Sequence[Task]] = {}
@@ -68,6 +69,7 @@ def measure_suite(script: EvaluationArguments, suite: Suite) -> dict[str, Any]:
     Sets that are finished are read from their folders. A set whose questions cannot be read is left
     out, which is said.
     """
+    script = of_suite(script, suite)
     out = Path(script.out)
     mark = out / UNFINISHED  # a folder that is there as long as not all sets are measured
     folders = [out / question_set.name for question_set in suite.sets]
@@ -103,6 +105,9 @@ def measure_suite(script: EvaluationArguments, suite: Suite) -> dict[str, Any]:
     title = f"{suite.name}: {script.subject}, seed {script.seed}"
     if judge is not None:
         title = f"{title}, judge {judge.name}"
+    if script.agent_name is not None and suite.agents != AgentLimits():
+        limits = AgentLimits(script.turns, script.turn_tokens, script.controls)
+        title = f"{title}; agents have {limits}"
     print(f"{printable(title)}\n\n{results}")
     if models.chat is not None:
         print(f"\n{used_line(script, models)}")

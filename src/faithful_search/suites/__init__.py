@@ -7,7 +7,12 @@ import pkgutil
 from functools import lru_cache
 from importlib import import_module
 
-from .base import QuestionSet as QuestionSet, QuestionSource as QuestionSource, Suite as Suite
+from .base import (
+    AgentLimits as AgentLimits,
+    QuestionSet as QuestionSet,
+    QuestionSource as QuestionSource,
+    Suite as Suite,
+)
 from .reading import load_suite as load_suite, suite_names as suite_names
 
 _WITHOUT_QUESTIONS = (

@@ -49,6 +49,30 @@ class QuestionSet:
 
 
 @dataclass(frozen=True)
+class AgentLimits:
+    """What bounds agents that need no training on a suite, where the user does not say otherwise.
+
+    Args:
+        turns: how many turns of an episode may call tools; `None` for the agent's own number.
+        turn_tokens: tokens of a reply; `None` for the usual ones.
+        controls: how many questions of each set are asked again without their evidence, and in
+            changed worlds; `None` for the usual number.
+    """
+
+    turns: int | None = None
+    turn_tokens: int | None = None
+    controls: int | None = None
+
+    def __str__(self) -> str:
+        parts = {
+            "turns": self.turns,
+            "tokens a reply": self.turn_tokens,
+            "questions with controls": self.controls,
+        }
+        return ", ".join(f"{value} {name}" for name, value in parts.items() if value is not None)
+
+
+@dataclass(frozen=True)
 class Suite:
     """The question sets of one table of results.
 
@@ -58,9 +82,11 @@ class Suite:
         sets: in the order of the table's rows.
         left_out: a line for each set whose files are not there, which says where they were
             looked for. Who prints results prints these lines, too.
+        agents: what bounds agents on it.
     """
 
     name: str
     about: str
     sets: tuple[QuestionSet, ...]
     left_out: tuple[str, ...] = ()
+    agents: AgentLimits = AgentLimits()

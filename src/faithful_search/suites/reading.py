@@ -5,6 +5,7 @@ about: Proof-of-Use, section 4.1
 sets:
   - {name: hotpotqa, source: hotpotqa, split: dev, limit: 512, seed: 0}
   - {name: mine, source: "{data}/mine.jsonl.gz", corpus: "{data}/passages.jsonl.gz"}
+agents: {turns: 3, turn_tokens: 64, controls: 10}    # of agents that need no training; may be left out
 ```
 
 `{data}` is the folder of `faithful-search data`. A set whose file there is missing is left out, and
@@ -15,17 +16,19 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from ..bundled import suite_files
 from ..errors import ConfigError
 from ..yaml_files import load_yaml
-from .base import QuestionSet, Suite
+from .base import AgentLimits, QuestionSet, Suite
 from .downloading import DATA_FOLDER as DATA_FOLDER, data_folder as data_folder, file_name
 from .published import PUBLISHED
 
 _PLACE = "{data}"
+_Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class _Set(msgspec.Struct, forbid_unknown_fields=True):
@@ -39,11 +42,20 @@ class _Set(msgspec.Struct, forbid_unknown_fields=True):
     corpus: str | None = None
 
 
+class _Agents(msgspec.Struct, forbid_unknown_fields=True):
+    """What bounds agents that need no training."""
+
+    turns: _Count | None = None
+    turn_tokens: _Count | None = None
+    controls: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
 class _Table(msgspec.Struct, forbid_unknown_fields=True):
     """The whole YAML file of a suite."""
 
     description: str = msgspec.field(name="about")
     sets: list[_Set]
+    agents: _Agents = _Agents()
 
 
 def suite_names() -> tuple[str, ...]:
@@ -90,7 +102,8 @@ def load_suite(name: str | os.PathLike[str], data: Path | None = None) -> Suite:
             f"{path}: none of its question sets is there: {'; '.join(left_out)}. Name the folder "
             f"that has them by --data or {DATA_FOLDER}"
         )
-    return Suite(path.stem, table.description.strip(), tuple(sets), tuple(left_out))
+    agents = AgentLimits(**msgspec.structs.asdict(table.agents))
+    return Suite(path.stem, table.description.strip(), tuple(sets), tuple(left_out), agents)
 
 
 def _file_of(name: str | os.PathLike[str]) -> Path:
