@@ -297,6 +297,11 @@ INTERVALS: Mapping[str, Callable[[Rng, Setting], Estimate]] = {
     "tool entropy over seeds": entropy_over_seeds,
     "bootstrap over seeds (not printed)": bootstrap_over_seeds,
 }
+RARE = (
+    "tool entropy, nearly one tool",
+    "verdict gap, nearly all alike",
+    "difference of gaps, nearly all alike",
+)
 DIFFERENCES = ("paired difference", "macro mean of differences", "difference over seeds")
 
 
@@ -362,6 +367,9 @@ def settings() -> Iterator[Setting]:
         yield Setting("verdict gap", questions, 0.7, binary=False)
         yield Setting("verdict AUROC", questions, 0.7, binary=False)
         yield Setting("difference of verdict gaps", questions, 0.6, 0.8, binary=False)
+        for share in (0.01, 0.05):
+            for interval in RARE:
+                yield Setting(interval, questions, share)
         for seeds in (3, 8):
             for level, deviation in ((0.37, 0.27), (0.6, 0.04), (0.6, 0.0)):
                 yield from over_seeds(questions, level, deviation, seeds)

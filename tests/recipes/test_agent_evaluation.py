@@ -51,6 +51,32 @@ def test_a_served_model_answers_a_suite_by_an_agent(served, suite_file, tmp_path
     assert "two: rag (stub)" in capsys.readouterr().out
 
 
+LIMITED = f"{TWO_SETS}agents: {{turns: 2, turn_tokens: 9, controls: 1}}\n"
+
+
+def limits_of(server, tmp_path, *flags):
+    """What the rollouts of an agent on a suite with limits say of theirs, and how many there are."""
+    path = tmp_path / "limited.yaml"
+    path.write_text(LIMITED, encoding="utf-8")
+    out = tmp_path / "out"
+    asked = ("--model=stub", "--limit=2", "--threads=1", f"--suite={path}", f"--out={out}")
+    call("evaluate", f"--endpoint={server.url}", *asked, *flags)
+    metrics = json.loads((out / "metrics.json").read_text())
+    return metrics["script"]
+
+
+def test_a_suite_says_what_bounds_agents(served, tmp_path, capsys):
+    script = limits_of(served, tmp_path, "--agent=ircot")
+    assert (script["turns"], script["turn_tokens"], script["controls"]) == (2, 9, 1)
+    said = "agents have 2 turns, 9 tokens a reply, 1 questions with controls"
+    assert said in capsys.readouterr().out
+
+
+def test_flags_win_over_a_suites_limits(served, tmp_path):
+    script = limits_of(served, tmp_path, "--agent=ircot", "--turns=1", "--controls=0")
+    assert (script["turns"], script["turn_tokens"], script["controls"]) == (1, 9, 0)
+
+
 def test_results_say_how_they_were_made(served, tmp_path, capsys):
     """The stub counts 100 prompt tokens and 1 reply token a request."""
     out = tmp_path / "out"

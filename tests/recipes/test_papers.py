@@ -418,6 +418,8 @@ def test_a_large_configuration_runs_dry(tmp_path, monkeypatch, capsys, undrawn, 
     assert kept
     assert all(kept[key] == settings[key] for key in kept)
     assert_everything_was_reached(printed)
+    if name != FAST:
+        assert int(re.search(r"dry run: (\d+) scripted turns", printed)[1]) >= 200
     config = json.loads((out / "random_model" / "config.json").read_text())
     assert config["num_hidden_layers"] == 2
     assert config["num_key_value_heads"] == 2

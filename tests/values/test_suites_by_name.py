@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from faithful_search.errors import ConfigError, DataError
-from faithful_search.suites import load_suite, suite_names, with_corpus
+from faithful_search.suites import AgentLimits, load_suite, suite_names, with_corpus
 from faithful_search.tasks import load_tasks
 
 SEVEN = {"nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle"}
@@ -87,6 +87,17 @@ def test_a_file_is_a_suite_too(tmp_path):
     ],
 )
 def test_a_file_that_is_no_suite_is_refused(tmp_path, text, why):
+    with pytest.raises(ConfigError, match=why):
+        load_suite(suite_file(tmp_path, text), tmp_path)
+
+
+def test_mini_bounds_agents_for_two_cores(tmp_path):
+    assert load_suite("mini", tmp_path).agents == AgentLimits(3, 64, 10)
+
+
+@pytest.mark.parametrize(("limits", "why"), [("{turns: 0}", ">= 1"), ("{steps: 3}", "`steps`")])
+def test_limits_of_agents_are_checked(tmp_path, limits, why):
+    text = f"about: mine\nsets: [{{name: a, source: b}}]\nagents: {limits}"
     with pytest.raises(ConfigError, match=why):
         load_suite(suite_file(tmp_path, text), tmp_path)
 

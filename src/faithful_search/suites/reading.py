@@ -42,7 +42,7 @@ class _Set(msgspec.Struct, forbid_unknown_fields=True):
     corpus: str | None = None
 
 
-class _Agents(msgspec.Struct, forbid_unknown_fields=True):
+class _Agents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What bounds agents that need no training."""
 
     turns: _Count | None = None
