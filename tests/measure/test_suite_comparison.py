@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import subprocess
 
 import pytest
 from served import invoked
@@ -196,6 +198,32 @@ def test_nothing_is_bold_where_all_are_the_same(folders, tmp_path):
 def test_latex_shows_names_as_they_are(folders, tmp_path):
     text = written(folders, tmp_path, "latex")
     assert r"\caption{exact\_match. $\pm$ is half of the 95 \% interval" in text
+
+
+ODD_NAMES = (r"[50%] a_b & #1 $x^2$ ~{y} \z", "*† --judge <c>|é − λ…")
+
+
+@pytest.mark.parametrize("beginning", ["[50%]", "*best"])
+def test_a_row_cannot_take_the_line_break_before_it(folders, tmp_path, beginning):
+    odd = suite(tmp_path / beginning, dict.fromkeys(SETS, 0.4))
+    text = written([folders[0], odd], tmp_path, "latex")
+    assert re.search(r"\\\\\n\{[*\[]\}", text)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_latex_is_compiled_whatever_names_hold(tmp_path):
+    pair = [suite(tmp_path / name, dict.fromkeys(SETS, 0.4)) for name in ODD_NAMES]
+    flags = ("--beside", "veritas", "--metric", "exact_match")
+    table = written(pair, tmp_path, "latex", *flags)
+    whole = (
+        "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n%s\\end{document}\n"
+    )
+    (tmp_path / "whole.tex").write_text(whole.replace("%s", table), "utf-8")
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "whole.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert (tmp_path / "whole.pdf").exists()
 
 
 def test_a_page_holds_the_tables_and_no_script(folders, tmp_path):

@@ -3,7 +3,6 @@ the best one in bold, as Markdown, LaTeX or a page; with the papers' own numbers
 """
 
 import json
-import re
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -29,6 +28,11 @@ HALF = "± is half of the 95 % interval, the longer one where they differ."
 """How a LaTeX table, which has less room than a page, shows intervals."""
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _LATEX |= {character: f"\\{character}" for character in "&%$#_{}"}
+# At the beginning of a row the first two would belong to the line break before it; the others are
+# other characters in LaTeX's usual fonts
+_LATEX |= {"[": "{[}", "*": "{*}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+_LATEX |= {"†": r"$^\dagger$", "±": r"$\pm$", "−": "$-$", "×": r"$\times$", "…": r"\dots{}"}
+_LATEX |= {"α": r"$\alpha$", "β": r"$\beta$", "λ": r"$\lambda$", "τ": r"$\tau$"}
 
 
 class PaperLine(msgspec.Struct, frozen=True):
@@ -185,7 +189,11 @@ def as_markdown_text(paper_tables: Sequence[PaperTable]) -> str:
 
 
 def as_latex(paper_tables: Sequence[PaperTable]) -> str:
-    """The tables as LaTeX with the package booktabs; each needs `\\usepackage{booktabs}`."""
+    """The tables as LaTeX with the package booktabs; each needs `\\usepackage{booktabs}`.
+
+    pdfLaTeX knows Latin letters and a few others; names in other scripts need LuaLaTeX or XeLaTeX
+    and a font that has them.
+    """
     parts = []
     for table in paper_tables:
         lines = [r"\begin{table*}", r"\centering\small"]
@@ -249,6 +257,6 @@ def _narrow_cell(estimate: Estimate, bold: str) -> str:
 
 
 def _latex(text: str) -> str:
-    """`text` as LaTeX shows it."""
-    escaped = re.sub(r"[\\~^&%$#_{}]", lambda match: _LATEX[match[0]], as_line(text))
-    return escaped.replace("†", r"$^\dagger$").replace("±", r"$\pm$")
+    """`text` as LaTeX shows it; two hyphens stay two."""
+    escaped = "".join(_LATEX.get(character, character) for character in as_line(text))
+    return escaped.replace("--", "-{}-")
