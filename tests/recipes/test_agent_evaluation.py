@@ -55,7 +55,7 @@ LIMITED = f"{TWO_SETS}agents: {{turns: 2, turn_tokens: 9, controls: 1}}\n"
 
 
 def limits_of(server, tmp_path, *flags):
-    """What the rollouts of an agent on a suite with limits say of theirs, and how many there are."""
+    """The flags that an agent was measured with on a suite that has limits."""
     path = tmp_path / "limited.yaml"
     path.write_text(LIMITED, encoding="utf-8")
     out = tmp_path / "out"

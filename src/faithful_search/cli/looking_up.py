@@ -49,10 +49,10 @@ def answerable(out: Path | None, overwrite: bool, **options: Any) -> None:
     QUESTIONS are 'world', a file, or a dataset on the Hub. For each question it is looked whether
     its gold passages are in the corpus, and whether they and its answer are retrieved by the best
     of these queries: the question, the titles of its gold passages, and its annotated
-    sub-questions. A fact that the corpus lacks may be in a knowledge graph, which is not searched: the
-    result says so. The share that can be answered is an upper bound for agents that only copy what
-    such searches find. To continue after an interruption, run the same command again; other values
-    of --search-top-k up to 20 and of --searches search nothing anew.
+    sub-questions. A fact that the corpus lacks may be in a knowledge graph, which is not searched:
+    the result says so. The share that can be answered is an upper bound for agents that only copy
+    what such searches find. To continue after an interruption, run the same command again; other
+    values of --search-top-k up to 20 and of --searches search nothing anew.
     """
     from ..measure.answerable import RESULTS, ROWS, LookupLimits, run_lookup, searching
     from ..rollout.arguments import EnvironmentArguments

@@ -27,8 +27,8 @@ Function = Callable[[Mapping[Any, Floats]], Floats]
 of the same shape; NaN where it is undefined.
 """
 Extremes = Callable[[Mapping[Any, float]], Sequence[Mapping[Any, float]]]
-"""Takes the mean of each column over questions, and returns the columns of made-up questions at both
-ends of a statistic: with the same number of calls or verdicts, and all of them of one kind.
+"""Takes the mean of each column over questions, and returns the columns of made-up questions at
+both ends of a statistic: with as many calls or verdicts, all of one kind.
 """
 FEW_DEPART = 6
 """With fewer questions that differ from the typical one, these made-up questions count as well."""
@@ -312,7 +312,7 @@ def pooled_difference(
     pooled: Pooled,
     questions_of_sides: tuple[Sequence[Hashable], Sequence[Hashable]],
 ) -> Estimate:
-    """The statistic of the second columns minus that of the first, over the questions of both sides.
+    """The statistic of the second columns minus that of the first, over the questions of both.
 
     The jackknife leaves a question out of both. n counts the shared questions with a value other
     than zero on either side.

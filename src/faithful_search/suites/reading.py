@@ -5,8 +5,10 @@ about: Proof-of-Use, section 4.1
 sets:
   - {name: hotpotqa, source: hotpotqa, split: dev, limit: 512, seed: 0}
   - {name: mine, source: "{data}/mine.jsonl.gz", corpus: "{data}/passages.jsonl.gz"}
-agents: {turns: 3, turn_tokens: 64, controls: 10}    # of agents that need no training; may be left out
+agents: {turns: 3, turn_tokens: 64, controls: 10}
 ```
+
+`agents` bounds those that need no training, and may be left out.
 
 `{data}` is the folder of `faithful-search data`. A set whose file there is missing is left out, and
 the suite says so.
