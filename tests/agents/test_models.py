@@ -1,6 +1,7 @@
 """The models that agents ask: behind an endpoint, and a policy here."""
 
 import asyncio
+from contextlib import nullcontext
 from dataclasses import replace
 
 import lab
@@ -103,6 +104,15 @@ class TestHere:
         reply = reply_of(agents.PolicyModel(Batches(["Ada"])))
         assert (reply.prompt_tokens, reply.completion_tokens) == (23, 3)
 
+    def test_what_was_read_is_kept_while_an_agent_runs(self):
+        generator = Batches(["Ada"])
+        entered = []
+        generator.keeping = lambda: entered.append(True) or nullcontext()
+        with Toolbox([]) as toolbox:
+            model = agents.PolicyModel(generator)
+            agents.open_agent("direct", model, toolbox, agents.AgentSettings()).run([TASK])
+        assert entered == [True]
+
     def test_requests_made_at_once_are_one_batch(self):
         generator = Batches(["Ada"])
         with Toolbox([]) as toolbox:
@@ -161,6 +171,15 @@ class TestUntrainedHere:
     def test_it_is_the_engines_episode(self):
         trajectory = self.episode()
         assert (trajectory.dialect, trajectory.answer) == ("search_r1", "Verdi")
+
+    def test_its_requests_are_counted_as_the_models(self):
+        model = agents.PolicyModel(lab.InTurn(self.TURNS))
+        with Toolbox([Shelf(name="search")]) as toolbox:
+            agent = agents.open_agent("untrained", model, toolbox, agents.AgentSettings())
+            [trajectory] = agent.run([TASK])
+        counted = (model.stats.calls, model.stats.completion_tokens)
+        used = trajectory.meta["used"]
+        assert counted == (used["requests"], used["completion_tokens"])
 
     def test_each_turn_is_counted_as_a_request(self):
         used = self.episode().meta["used"]

@@ -65,6 +65,11 @@ class Untrained:
         """
 
         def ended(trajectory: Trajectory) -> None:
+            if trajectory.tokens is not None:  # else the server's requests are counted already
+                used = _used(trajectory)
+                self.stats.calls += used.requests
+                self.stats.prompt_tokens += used.prompt_tokens
+                self.stats.completion_tokens += used.completion_tokens
             if on_end is not None:
                 on_end(self._with_meta(trajectory))
 

@@ -38,7 +38,7 @@ class Models:
 
     def _open_chat(self, script: EvaluationArguments) -> ChatModel:
         if script.endpoint is not None:
-            return ServedModel(script.model, script.endpoint, concurrency=script.concurrency)
+            return ServedModel(script.model, script.endpoint, concurrency=script.episodes_at_once)
         from ..inference.loading import max_tokens
 
         generator: Any = self.generator(script.model, script)
@@ -54,7 +54,7 @@ def settings_of(script: EvaluationArguments) -> AgentSettings:
         total_tokens=script.total_tokens or TOTAL_TOKENS,
         temperature=script.temperature,
         seed=script.seed,
-        concurrency=script.concurrency,
+        concurrency=script.episodes_at_once,
         dialect=script.dialect,
     )
 

@@ -21,6 +21,8 @@ from ..training.refusing import check_dtype
 
 OF_A_POLICY = ("observation_tokens", "force_answer", "verify", "kept_responses")
 """The flags that only the episodes of a policy have."""
+REQUESTS = 16
+"""Episodes that ask an endpoint at once, unless a flag says otherwise."""
 UNTRAINED = "untrained"
 """The agent that `--endpoint` alone names."""
 
@@ -98,7 +100,11 @@ class EvaluationArguments(PolicyArguments, JudgeArguments):
     endpoint: str | None = flag(
         None, "Base URL of an OpenAI-compatible server that serves --model, usually ending in /v1."
     )
-    concurrency: int = flag(16, "Number of episodes of an agent that are under way at once.")
+    concurrency: int | None = flag(
+        None,
+        "Number of episodes of an agent that are under way at once. By default 16 with --endpoint, "
+        "else --generation_batch.",
+    )
     prices: str | None = flag(
         None,
         "Price of a million prompt and completion tokens of the served model, as 0.15,0.6, to "
@@ -149,6 +155,14 @@ class EvaluationArguments(PolicyArguments, JudgeArguments):
         if self.agent:
             return self.agent
         return None if self.endpoint is None else UNTRAINED
+
+    @property
+    def episodes_at_once(self) -> int:
+        """How many episodes of an agent are under way at once: of a model here, those of a batch,
+        whose every token reads all weights once.
+        """
+        usual = self.generation_batch if self.endpoint is None else REQUESTS
+        return self.concurrency or usual
 
     @property
     def subject(self) -> str:
