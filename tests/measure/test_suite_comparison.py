@@ -238,6 +238,24 @@ def test_figures_are_drawn_by_set_and_of_tools(folders, tmp_path):
     assert {path.name for path in tmp_path.glob("*.png")} == {"exact_match.png", "tools.png"}
 
 
+def training(folder, metric):
+    """The folder of a training of which this metric was logged."""
+    run = {"before": evaluation(0.4), "after": evaluation(0.5)}
+    write_metrics(folder / "metrics.json", run)
+    rows = [{"step": step, metric: 1 / step} for step in (1, 2, 3)]
+    (folder / "history.json").write_text(json.dumps(rows), "utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(("metric", "drawn"), [("entropy", True), ("kl", True), ("loss", False)])
+def test_entropy_and_kl_of_trainings_are_drawn(tmp_path, metric, drawn):
+    runs = [training(tmp_path / name, metric) for name in ("first", "second")]
+    sides = [f"{run}#after" for run in runs]
+    done = invoked("compare", *sides, "--out", tmp_path / "out", "--figures")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "out" / "training.png").exists() == drawn
+
+
 def test_a_metric_that_was_not_measured_is_refused(folders):
     with pytest.raises(ConfigError, match="no result is called 'bleu'"):
         papers.tables(compare_suites(open_suites(folders)), ["bleu"])

@@ -1,5 +1,8 @@
-"""The figures of a comparison: results by question set or metric, and the use of tools."""
+"""The figures of a comparison: results by question set or metric, the use of tools, and what
+changed over trainings.
+"""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,6 +12,10 @@ from ..measure.comparison import Comparison
 from ..measure.report.papers import tables
 from ..measure.suite_comparison import SuiteComparison
 from . import figures
+
+HISTORY = "history.json"
+"""What a training writes into its folder: a row for each step that was logged."""
+OVER_TRAINING = ("entropy", "kl", "tools/entropy")
 
 
 def draw(
@@ -41,3 +48,23 @@ def draw(
     if several:
         written.append(figures.tool_ratios(several, folder / "tools.png").name)
     return written
+
+
+def draw_trainings(paths: Sequence[str], folder: Path) -> list[str]:
+    """Draw entropy, KL and the entropy of tools over the steps of the trainings among these runs, a
+    line each (VERITAS, figure 5; Proof-of-Use, figure 1). Returns the name of the file,
+    `training.png`, or nothing where no run has a `history.json` with one of them.
+    """
+    histories = {}
+    for path in paths:
+        run = Path(path.partition("#")[0])
+        if (run / HISTORY).is_file():
+            label = str(run) if run.name in histories else run.name
+            histories[label] = [json.loads((run / HISTORY).read_text(encoding="utf-8"))]
+    logged: set[str] = set()
+    for [history] in histories.values():
+        logged.update(*history)
+    metrics = [metric for metric in OVER_TRAINING if metric in logged]
+    if not metrics:
+        return []
+    return [figures.compare(histories, metrics, folder / "training.png").name]

@@ -416,7 +416,9 @@ def convert(
     type=click.Choice(["pou", "veritas", "pokee", "self_eval"]),
     help="Paper whose own numbers stand beside the results of suites, marked as the paper's.",
 )
-@click.option("--figures", is_flag=True, help="Also draw the results and the use of tools.")
+@click.option(
+    "--figures", is_flag=True, help="Also draw the results, the use of tools, and trainings."
+)
 @click.option(
     "--fail-on-regression",
     is_flag=True,
@@ -468,9 +470,10 @@ def compare(
     if form is not None:
         file_names.append(papers.write(tables, form, out).name)
     if figures:
-        from ..analysis.comparisons import draw
+        from ..analysis.comparisons import draw, draw_trainings
 
         file_names += draw(result, metrics, out)
+        file_names += draw_trainings(paths, out)
     say(f"{', '.join(file_names)} in {out}")
     if fail_on_regression and isinstance(result, comparison.Comparison):
         regressions = gates.regressions(result)
