@@ -368,7 +368,9 @@ def completed(path: str) -> dict[str, Any]:
     that it goes on from, too.
     """
     settings = read_config(path)
-    recipe = RECIPES.get(Path(path).name.partition("_")[0])
+    names = Path(path).stem.split("_")
+    # The configurations of an experiment begin with its name, and may end in the recipe's
+    recipe = RECIPES.get(names[0]) or RECIPES.get(names[-1])
     if recipe is None:  # pou has the rewards of the literature
         recipe = "pou" if "model_name_or_path" in settings else "evaluate"
     config = {"recipe": recipe, **USUAL, **settings}

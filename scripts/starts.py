@@ -18,9 +18,6 @@ right answers among the others (r), and by how much each arm changes them.
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,7 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from study import CONFIGS, POU, RECIPES, SFT, Flags
+from study import POU, SFT
+from study_parts import CONFIGS, RECIPES, Flags, as_flags, run_program
 from tqdm.auto import tqdm
 
 from faithful_search.bundled import REMEMBERED
@@ -247,15 +245,8 @@ def in_parallel(work: Any, items: Sequence[Any], workers: int, description: str)
 
 def run(recipe: str, flags: Flags, log: Path) -> None:
     """Run a recipe, and end with where to look if it fails."""
-    parts = [part for name, value in flags.items() for part in (f"--{name}", str(value))]
     log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, str(RECIPES / recipe), *parts]
-    with log.open("w") as file:
-        done = subprocess.run(
-            command, stdout=file, stderr=subprocess.STDOUT, env=os.environ, check=False
-        )
-    if done.returncode:
-        sys.exit(f"{' '.join(command)} failed; see {log}")
+    run_program((str(RECIPES / recipe), *as_flags(flags)), log)
 
 
 if __name__ == "__main__":

@@ -17,30 +17,33 @@ Writes `study.json`, `study.md` (tables), curves of training (`entropy.png`, `tr
 
 import argparse
 import json
-import os
-import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from study_parts import (
+    CONFIGS,
+    RECIPES,
+    START,
+    VALUES,
+    Flags,
+    as_flags,
+    as_markdown,
+    config_named,
+    drawable,
+    run_program,
+    tables_over_seeds,
+)
 from tqdm.auto import tqdm
 
 from faithful_search.analysis.figures import bars, compare, lines
 from faithful_search.bundled import tiny_policy
 from faithful_search.measure.evaluation import Evaluation
-from faithful_search.measure.report import interval
-from faithful_search.measure.seeds import difference_over_seeds, over_seeds
-from faithful_search.measure.stats import Estimate
 from faithful_search.measure.writing import write_metrics
 
-RECIPES = Path(__file__).parent.parent / "recipes"
-CONFIGS = RECIPES / "configs"
-STUDIED = Path(__file__).parent / "studies"
-"""Configurations that only a study needs; the others are the recipes'."""
-Flags = Mapping[str, Any]
 MOST_BARS = 12
 """With more settings a figure of bars cannot be read."""
 
@@ -80,7 +83,7 @@ class Study:
     metrics: tuple[str, ...]
     bars: tuple[str, ...]
     curves: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
-    references: tuple[str, ...] = ("cold start",)
+    references: tuple[str, ...] = (START,)
     diagram: Mapping[str, Mapping[float, str]] = field(default_factory=dict)
     varied: str = ""
 
@@ -152,7 +155,7 @@ POU = Study(
             ("behaviour/answer_first", "behaviour/exact_match", "tools/calls", "tools/entropy"),
         ),
     },
-    references=("cold start", "format + answer only"),
+    references=(START, "format + answer only"),
 )
 
 STALE = {0.0: 3, 0.2: 3, 0.4: 1, 0.8: 1, 0.6: 1}
@@ -261,7 +264,7 @@ THOUGHTS = Study(
             ("kl", "parts/exact_match", "parts/info_think"),
         ),
     },
-    references=("cold start", "EM"),
+    references=(START, "EM"),
     diagram={
         "EM + info-think": {
             0.0: "EM",
@@ -319,7 +322,7 @@ CREDIT = Study(
             ("parts/exact_match", "parts/info_think", "likelihood/right", "grad_norm"),
         )
     },
-    references=("cold start", "GRPO"),
+    references=(START, "GRPO"),
 )
 """One reward, VERITAS's without curriculum, under each way to make advantages of it; PPO with
 larger weights, too.
@@ -344,7 +347,7 @@ CREDIT_HACK = Study(
             ("behaviour/answer_first", "behaviour/exact_match", "likelihood/right"),
         )
     },
-    references=("cold start", "GRPO"),
+    references=(START, "GRPO"),
 )
 """Proof-of-Use's rewards on the policy that can hack, likewise."""
 UNSCALED: Flags = {"scale_rewards": "none"}
@@ -374,7 +377,7 @@ SELF_EVAL = Study(
             ("parts/self_rubric", "self_gap"),
         )
     },
-    references=("cold start", "EM"),
+    references=(START, "EM"),
 )
 POKEE = Study(
     start="pokee",
@@ -472,9 +475,7 @@ def narrowed(study: Study, only: Sequence[str] | None, seeds: int | None) -> Stu
     curves = {
         file: (shown[file], drawn) for file, (_, drawn) in study.curves.items() if shown[file]
     }
-    references = tuple(
-        name for name in study.references if name == "cold start" or name in settings
-    )
+    references = tuple(name for name in study.references if name == START or name in settings)
     return replace(study, settings=settings, curves=curves, references=references)
 
 
@@ -482,7 +483,7 @@ def plan(study: Study, args: argparse.Namespace) -> list[Run]:
     """The cold start and every setting; seeds side by side, so that what is there of a partial
     study is balanced.
     """
-    runs = [Run("cold start", args.out / "cold_start", tiny_policy(study.start))]
+    runs = [Run(START, args.out / "cold_start", tiny_policy(study.start))]
     for seed in range(max(setting.seeds for setting in study.settings.values())):
         for name, setting in study.settings.items():
             if seed < setting.seeds:
@@ -492,9 +493,8 @@ def plan(study: Study, args: argparse.Namespace) -> list[Run]:
 
 
 def command(setting: Setting, folder: Path, seed: int, steps: int) -> tuple[str, ...]:
-    config = STUDIED / setting.config
     flags: dict[str, Any] = {
-        "config": config if config.exists() else CONFIGS / setting.config,
+        "config": config_named(setting.config),
         "output_dir": folder,
         "seed": seed,
         "max_steps": steps,
@@ -504,7 +504,7 @@ def command(setting: Setting, folder: Path, seed: int, steps: int) -> tuple[str,
     }
     if setting.recipe != "sft.py":
         flags["eval_limit"] = 0
-    return (str(RECIPES / setting.recipe), *_flags({**flags, **setting.flags}))
+    return (str(RECIPES / setting.recipe), *as_flags({**flags, **setting.flags}))
 
 
 def do(run: Run, measure: Flags, args: argparse.Namespace) -> None:
@@ -514,7 +514,7 @@ def do(run: Run, measure: Flags, args: argparse.Namespace) -> None:
         return
     run.folder.mkdir(parents=True, exist_ok=True)
     if run.command and not (run.folder / "model.safetensors").exists():
-        _python(run.command, run.folder / "train.log")
+        run_program(run.command, run.folder / "train.log")
     flags = {
         **measure,
         "model": run.policy,
@@ -524,7 +524,9 @@ def do(run: Run, measure: Flags, args: argparse.Namespace) -> None:
     }
     flags["resume"] = "true"
     limit = {"limit": args.limit} if args.limit else {}
-    _python((str(RECIPES / "evaluate.py"), *_flags({**flags, **limit})), run.folder / "test.log")
+    run_program(
+        (str(RECIPES / "evaluate.py"), *as_flags({**flags, **limit})), run.folder / "test.log"
+    )
 
 
 def summarise(study: Study, runs: list[Run], out: Path) -> None:
@@ -539,25 +541,9 @@ def summarise(study: Study, runs: list[Run], out: Path) -> None:
             histories.setdefault(run.setting, []).append(
                 json.loads((run.folder / "history.json").read_text())
             )
-    tables = {
-        "Values": {
-            name: {m: over_seeds(own, m) for m in study.metrics} for name, own in found.items()
-        }
-    }
-    for reference in filter(found.get, study.references):
-        tables[f"Paired differences to: {reference}"] = {
-            name: {
-                metric: difference_over_seeds(found[reference], own, metric)
-                for metric in study.metrics
-            }
-            for name, own in found.items()
-            if name not in ("cold start", reference)
-        }
+    tables = tables_over_seeds(found, study.metrics, study.references)
     write_metrics(out / "study.json", tables)
-    seeds = {name: len(own) for name, own in found.items()}
-    text = "\n\n".join(
-        f"## {title}\n\n{markdown(table, study.metrics, seeds)}" for title, table in tables.items()
-    )
+    text = as_markdown(tables, found, study.metrics)
     (out / "study.md").write_text(text + "\n", encoding="utf-8")
     for file, (settings, curves) in study.curves.items():
         drawn = {name: histories[name] for name in settings if name in histories}
@@ -565,10 +551,10 @@ def summarise(study: Study, runs: list[Run], out: Path) -> None:
         there = [curve for curve in curves if curve in logged]
         if there:
             compare(drawn, there, out / file, window=5)
-    rows = {name: {"rows": row} for name, row in _plain(tables["Values"]).items()}
+    rows = drawable(tables[VALUES])
     if study.diagram:
         varied = {label: _measured(line, rows) for label, line in study.diagram.items()}
-        lines(varied, study.bars, out / "diagram.png", study.varied, rows.get("cold start"))
+        lines(varied, study.bars, out / "diagram.png", study.varied, rows.get(START))
     if len(rows) <= MOST_BARS:
         bars(rows, study.bars, out / "results.png")
     print(text)
@@ -584,47 +570,8 @@ def logged_in(histories: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) ->
     return names
 
 
-def markdown(
-    rows: Mapping[str, Mapping[str, Estimate]], metrics: Iterable[str], seeds: Mapping[str, int]
-) -> str:
-    """A table of estimates with a row for each setting, which says how many seeds it has."""
-    metrics = list(metrics)
-    lines = [f"| setting | seeds | {' | '.join(metrics)} |", "|---" * (len(metrics) + 2) + "|"]
-    for setting, row in rows.items():
-        cells = " | ".join(interval(row[metric]) for metric in metrics)
-        lines.append(f"| {setting} | {seeds[setting]} | {cells} |")
-    return "\n".join(lines)
-
-
-def _plain(rows: dict[str, dict[str, Estimate]]) -> dict[str, dict[str, dict[str, Any]]]:
-    return {
-        setting: {
-            metric: {"value": item.value, "low": item.low, "high": item.high}
-            for metric, item in row.items()
-        }
-        for setting, row in rows.items()
-    }
-
-
 def _measured(line: Mapping[float, str], rows: Mapping[str, Any]) -> dict[float, Any]:
     return {place: rows[name] for place, name in line.items() if name in rows}
-
-
-def _flags(values: dict[str, Any]) -> list[str]:
-    return [part for name, value in values.items() for part in (f"--{name}", str(value))]
-
-
-def _python(command: tuple[str, ...], log: Path) -> None:
-    with log.open("w") as file:
-        done = subprocess.run(
-            [sys.executable, *command],
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env=os.environ,
-            check=False,
-        )
-    if done.returncode:
-        sys.exit(f"{' '.join(command)} failed; see {log}")
 
 
 if __name__ == "__main__":

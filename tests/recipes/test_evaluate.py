@@ -219,8 +219,7 @@ SETTINGS = [setting for named in study.STUDIES.values() for setting in named.set
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.config)
 def test_a_setting_of_a_study_has_its_configuration(setting):
-    folders = study.STUDIED, study.CONFIGS
-    assert any((folder / setting.config).exists() for folder in folders)
+    assert study.config_named(setting.config).exists()
 
 
 @pytest.mark.parametrize("recipe", sorted({setting.recipe for setting in SETTINGS}))

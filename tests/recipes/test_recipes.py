@@ -43,7 +43,10 @@ RECIPE = {
     "deep": "pou",
     "r1": "pou",
     "search": "pou",
+    "real": "pou",
 }
+RECIPE_BY_END = {"sft": "sft", "rejection": "rejection"}
+"""Of an experiment's configurations, whose names begin with its own."""
 
 
 CONFIGS = [RECIPES / "configs", ROOT / "scripts" / "studies", ROOT / "scripts" / "policies"]
@@ -86,6 +89,8 @@ def test_every_configuration_is_accepted(path):
 
 def recipe_of(config: str) -> str:
     begins = config.partition("_")[0]
+    if begins == "real":
+        return RECIPE_BY_END.get(config.rpartition("_")[2], "pou")
     return "veritas" if config == "hack_veritas" else RECIPE.get(begins, begins)
 
 

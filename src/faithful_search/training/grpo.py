@@ -37,6 +37,7 @@ from .processes import check_processes, gathered, hold_head, largest_over
 from .rollout_batch import RolloutBatch, ScoredRollout, take_probes
 from .step_metrics import (
     Metrics,
+    memory_metrics,
     reward_metrics,
     rollout_metrics,
     tool_metrics,
@@ -437,6 +438,7 @@ class SearchGRPOTrainer(UpdateTrainer):
             return metrics
         trajectories = [rollout.trajectory for rollout in rollouts.gathered]
         metrics |= reward_metrics(self.mix, state, rollouts.gathered, self._generations)
+        metrics |= memory_metrics(self.accelerator.device)
         endings = ["answered"]
         if self.engine.limits.force_answer:
             endings.append("answered_forced")

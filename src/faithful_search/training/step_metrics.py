@@ -1,8 +1,11 @@
 """What a step's log says of a batch of scored rollouts."""
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
+
+import torch
 
 from ..measure.behaviour import tool_counts, tool_entropy, tool_ratios
 from ..measure.origins import Decorated
@@ -140,6 +143,22 @@ def tool_metrics(used: Mapping[str, ToolStats], rollouts: int) -> Metrics:
     calls = sum(stats.calls for stats in used.values())
     metrics["tools/errors"] = _share(sum(stats.errors for stats in used.values()), calls)
     return metrics
+
+
+def memory_metrics(device: torch.device) -> Metrics:
+    """`memory/peak_gb`: the most memory that this process has held so far, in units of 10^9 bytes.
+
+    It is what torch allocated on a GPU, and on a CPU the whole process. There is none on other
+    devices, and on systems that do not say it.
+    """
+    if device.type == "cuda":
+        return {"memory/peak_gb": torch.cuda.max_memory_allocated(device) / 1e9}
+    if device.type != "cpu" or sys.platform != "linux":
+        return {}
+    import resource  # there is none on Windows
+
+    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"memory/peak_gb": kilobytes * 1024 / 1e9}
 
 
 def without_reward(batch: Sequence[ScoredRollout]) -> list[str]:
