@@ -2,10 +2,12 @@
 docs/real.md, and their measurement, in one command without a network.
 
 ```
-python scripts/gpu_day.py --weights SmolLM2-135M-Instruct --data qa --out outputs/real --minutes 10 \\
-    --arms answers paper paper_shuffled gate                  # one GPU: four arms at once
-python scripts/gpu_day.py --weights SmolLM2-135M-Instruct --data qa --out outputs/real --minutes 600 \\
-    --arms answers paper paper_shuffled --seeds 0 1           # two CPU cores, some hours
+# one GPU, four arms at once
+python scripts/gpu_day.py --weights SmolLM2-135M-Instruct --data qa --out outputs/real \\
+    --minutes 10 --arms answers paper paper_shuffled gate --limit 100
+# two CPU cores, some hours
+python scripts/gpu_day.py --weights SmolLM2-135M-Instruct --data qa --out outputs/real \\
+    --minutes 600 --arms answers paper paper_shuffled --seeds 0 1
 ```
 
 It ends by itself in time: programs that still run then save what they have, and the same command
@@ -58,7 +60,7 @@ SHARED_GPU, SHARED_CPU = 4, 2
 ON_GPU, ON_CPU = 8, 2
 """Questions a step."""
 ROWS_ON_GPU, ROWS_ON_CPU = 4, 1
-"""Rows whose gradient is computed at once: one of 1,500 tokens takes some 2 GB."""
+"""Rows whose gradient is computed at once: one of 1,500 tokens takes some 4 GB."""
 ROLLOUTS_A_QUESTION = 8
 EPISODES_A_STEP = 8
 """Of supervised training."""
@@ -513,7 +515,7 @@ def summarise(plan: Plan, measured: Sequence[Measured], left: Sequence[str]) -> 
             shown = [measure for measure in PRIMARY if has_value(tables[VALUES], measure)]
             bars(drawable(tables[VALUES]), shown or [EM], plan.out / "results.png")
     histories = {run: history_of(run) for run in plan.runs if run.arm.recipe == POU}
-    parts += ["# Training", speeds(plan, histories)]
+    parts += ["# Arms of reinforcement learning", speeds(plan, histories)]
     curves: dict[str, list[list[dict[str, Any]]]] = {}
     for run, history in histories.items():
         if history:
@@ -531,9 +533,9 @@ def summarise(plan: Plan, measured: Sequence[Measured], left: Sequence[str]) -> 
 def opening(plan: Plan) -> str:
     device = torch.cuda.get_device_name() if plan.args.gpu else "CPU"
     return (
-        f"{plan.args.weights.name} on {device}, {plan.args.split} questions, greedy, intervals over "
-        f"questions and seeds; {plan.args.questions_a_step} questions x {ROLLOUTS_A_QUESTION} "
-        "rollouts a step."
+        f"{plan.args.weights.name} on {device}, {plan.args.split} questions, greedy, intervals "
+        f"over questions and seeds; {plan.args.questions_a_step} questions x "
+        f"{ROLLOUTS_A_QUESTION} rollouts a step."
     )
 
 
@@ -567,8 +569,8 @@ def history_of(run: Run) -> list[dict[str, Any]]:
 def speeds(plan: Plan, histories: Mapping[Run, Sequence[Mapping[str, Any]]]) -> str:
     """A table of how fast the arms were trained, with what TRL and torch logged of it."""
     lines = [
-        "Tokens are those of rollouts with their prompts. A GPU's memory is what torch allocated, a "
-        "CPU's the whole program. Programs run beside each other.",
+        "Tokens are those of rollouts with their prompts. A GPU's memory is what torch allocated, "
+        "a CPU's the whole program. Programs run beside each other.",
         "",
         "| arm | steps | seconds a step | rollouts a second | tokens a second | peak memory, GB |",
         "|---|---|---|---|---|---|",

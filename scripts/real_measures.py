@@ -46,7 +46,7 @@ def evaluation_of(rollouts: Path | Iterable[Trajectory], tasks: Sequence[Task]) 
 
     ```
     exact_match_KIND               of the questions of a kind, see `real_questions.kind_of`
-    exact_match_guessable_blocked  exact match without the gold pages, of questions that can be guessed
+    exact_match_guessable_blocked  without the gold pages, of questions that can be guessed
     ```
     """
     if isinstance(rollouts, Path):

@@ -72,7 +72,7 @@ def shortened(text: str, most_words: int = MOST_WORDS) -> str:
 
 
 def sets_in(data: Path) -> list[str]:
-    """The question sets that a folder holds. Raises `DataError` where the trained one is missing."""
+    """The question sets that a folder holds. Raises `DataError` without the trained one."""
     there = [name for name in SETS if (data / name / "corpus.jsonl.gz").exists()]
     if TRAINED not in there:
         raise DataError(

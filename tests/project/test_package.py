@@ -241,8 +241,8 @@ def test_the_readmes_way_in_trls_trainer_runs(tmp_path, monkeypatch, caplog):
 def test_a_page_names_every_configuration_of_its_folder(page, folder):
     text = (ROOT / page).read_text(encoding="utf-8")
     listed = re.findall(
-        r"^\| (`(?:pou|hack|veritas|ppo|self_eval|pokee|rm|sft|eval|rejection|search_r1|r1|real|deep_"
-        r"researcher_plus)_[^|]+) \| (?!\d|EM)",
+        r"^\| (`(?:pou|hack|veritas|ppo|self_eval|pokee|rm|sft|eval|rejection|search_r1|r1|real|"
+        r"deep_researcher_plus)_[^|]+) \| (?!\d|EM)",
         text,
         re.MULTILINE,
     )

@@ -443,7 +443,8 @@ def assert_everything_was_reached(printed: str) -> None:
     [
         ("sft", "sft_qwen2.5-7b", ("--trajectories", "written.jsonl.gz")),
         ("sft", "sft_self_eval_qwen2.5-7b", ("--rubric_files", "scored.jsonl.gz")),
-        ("sft", "sft_smollm2-135m", ()),
+        ("sft", "sft_smollm2-135m", ("--questions", "musique.jsonl.gz", "2wiki.jsonl.gz")),
+        ("sft", "real_smollm2-135m_sft", ("--questions", "2wiki.gz", "hotpotqa.gz", "musique.gz")),
         ("reward_model", "rm_qwen2.5-14b", ("--pairs", "outputs/labels")),
         ("reward_model", "rm_mpnet", ("--pairs", "a.jsonl.gz", "b.jsonl.gz")),
     ],
