@@ -299,6 +299,8 @@ def make_start(plan: Plan, until: float, patience: float) -> Outcome:
         **resumed(plan.start),
         **plan.machine(EPISODES_A_STEP),
     }
+    if not plan.args.gpu:
+        flags["threads"] = plan.args.workers  # no other program runs yet
     if plan.args.start_steps:
         flags |= {"max_steps": plan.args.start_steps, "warmup_steps": 1}
     lists = {
