@@ -4,6 +4,7 @@
 Exception
 └── FaithfulSearchError      everything that the package raises on purpose
     ├── ConfigError          settings that contradict each other, or name what does not exist
+    │   └── WeightsError     a model that is not here and cannot be had, or cannot be opened
     ├── DataError            a file, row or column that cannot be used
     ├── DialectError         an unknown dialect, or text that does not fit the one asked for
     ├── TemplateError        a tokenizer without a usable chat template
@@ -95,6 +96,10 @@ class GeneratorError(FaithfulSearchError):
 
 class ConfigError(FaithfulSearchError, ValueError):
     """Settings that contradict each other or name something that does not exist."""
+
+
+class WeightsError(ConfigError):
+    """A model that is not on this machine and cannot be had, or whose files cannot be opened."""
 
 
 @contextmanager

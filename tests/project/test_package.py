@@ -64,7 +64,7 @@ HOSTS = {"inspect_ai", "openenv", "skyrl_gym", "verifiers", "verl"}
 NOT_OF_THE_WORLD = ("trajectory", "judges", "rewards.base", "rollout", "training")
 TORCH = {"torch", "transformers", "trl", "accelerate", "peft"}
 TORCH_ROOMS = ("inference.", "training.", "coldstart.", "distil.", "recipes.")
-TORCH_ROOMS += ("judges.windowed.", "judges.nli.")
+TORCH_ROOMS += ("judges.windowed.", "judges.nli.", "judges.hhem.", "judges.lettuce.")
 
 
 def run_python(code: str) -> str:

@@ -488,8 +488,8 @@ def compare(
     "--judge",
     "specs",
     multiple=True,
-    help="Judge to ask: KIND, KIND:MODEL or endpoint:MODEL@URL. Can be given several times. By "
-    "default lexical.",
+    help="Judge to ask: KIND, KIND:MODEL or endpoint:MODEL@URL, or presets for all judges with "
+    "published weights. Can be given several times. By default lexical.",
 )
 @click.option(
     "--split",
@@ -498,6 +498,12 @@ def compare(
 )
 @click.option(
     "--labels", type=ANY_PATH, help="A scores.jsonl whose pairs were labelled by a person."
+)
+@click.option(
+    "--revised",
+    type=ANY_PATH,
+    help="Labels that were looked at again: JSON lines with id, label and why. Judges are compared "
+    "with both versions.",
 )
 @click.option(
     "--limit", type=AT_LEAST_1, help="Maximum number of rows of each source. By default all rows."
@@ -512,6 +518,7 @@ def agreement(
     specs: tuple[str, ...],
     split: Any,
     labels: Path | None,
+    revised: Path | None,
     out: Path,
     **options: Any,
 ) -> None:
@@ -523,10 +530,10 @@ def agreement(
     from ..measure import agreement as comparing
 
     compares_audits = all(comparing.is_scores(path) for path in data)
-    if compares_audits and (specs or split or options["limit"]):
+    if compares_audits and (specs or split or revised or options["limit"]):
         raise click.UsageError(
-            "--judge, --split and --limit are for labelled files; these are scores.jsonl of audits, "
-            "whose verdicts are there already"
+            "--judge, --split, --revised and --limit are for labelled files; these are "
+            "scores.jsonl of audits, whose verdicts are there already"
         )
     if labels is not None and not compares_audits:
         raise click.UsageError(
@@ -536,8 +543,22 @@ def agreement(
         result = comparing.from_scores(data, out, labels, seed=options["seed"])
     else:
         rows = [row for path in data for row in comparing.load(path, split)]
-        judges = comparing.parse_judges(specs or ("lexical",), options["trust_remote_code"])
-        result = comparing.run(rows, judges, out, limit=options["limit"], seed=options["seed"])
+        revisions = {}
+        if revised is not None:
+            all_rows = [row for path in data for row in comparing.load(path)]
+            revisions = comparing.load_revisions(revised, all_rows)
+        judges, unmeasured = comparing.parse_judges(
+            specs or ("lexical",), options["trust_remote_code"]
+        )
+        result = comparing.run(
+            rows,
+            judges,
+            out,
+            limit=options["limit"],
+            seed=options["seed"],
+            revisions=revisions,
+            unmeasured=unmeasured,
+        )
     drawn = ""
     if result.curves:
         try:

@@ -15,7 +15,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import validate_repo_id
 
-from ..errors import ConfigError
+from ..errors import WeightsError
 
 _CONFIGS = ("config.json", "adapter_config.json")
 _SECONDS = 15.0  # for the Hub's answer
@@ -24,7 +24,7 @@ _SECONDS = 15.0  # for the Hub's answer
 @cache
 def check_there(name: str, revision: str | None = None) -> None:
     """Ask the Hub once for a model that is not on this machine: `from_pretrained` would ask it for
-    minutes. Raises `ConfigError` when there is no such model, or the Hub cannot be reached.
+    minutes. Raises `WeightsError` when there is no such model, or the Hub cannot be reached.
     """
     if Path(name).exists():
         return
@@ -37,13 +37,13 @@ def check_there(name: str, revision: str | None = None) -> None:
     # The last two are subclasses of HfHubHTTPError
     except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError) as error:
         at = f" at revision {revision}" if revision else ""
-        raise ConfigError(
+        raise WeightsError(
             f"there is no model {name!r}{at}: it is neither a folder here nor on the Hub"
         ) from error
     except HfHubHTTPError:  # the Hub is busy, say: it may answer when asked for the files
         return
     except HTTPError as error:  # of the HTTP library that huggingface_hub uses, which changed
-        raise ConfigError(
+        raise WeightsError(
             f"there is no model {name!r} here, neither a folder nor in the Hub's cache, and the "
             f"Hub cannot be reached ({error})"
         ) from error
@@ -51,7 +51,7 @@ def check_there(name: str, revision: str | None = None) -> None:
 
 def file_beside(model: str, name: str, revision: str | None = None) -> Path | None:
     """A file in a model's directory or Hub repository; `None` where there is none. Raises
-    `ConfigError` when there is no such model, when the file cannot be downloaded, and when the Hub
+    `WeightsError` when there is no such model, when the file cannot be downloaded, and when the Hub
     was never asked for the file and cannot be reached.
     """
     if Path(model).is_dir():
@@ -65,11 +65,11 @@ def file_beside(model: str, name: str, revision: str | None = None) -> Path | No
         cached = try_to_load_from_cache(model, name, revision=revision)
         if cached is not None and not isinstance(cached, str):
             return None  # the Hub has said that there is no such file
-        raise ConfigError(
+        raise WeightsError(
             f"whether there is a {name} beside the model {model!r} is not known here, and the Hub "
             "cannot be reached; open it once while it can be, or give the directory that holds it"
         ) from error
     except EntryNotFoundError:
         return None
     except (OSError, ValueError, HTTPError) as error:
-        raise ConfigError(f"cannot open the model {model!r}: {name}: {error}") from error
+        raise WeightsError(f"cannot open the model {model!r}: {name}: {error}") from error

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import find_adapter_config_file
 from transformers.utils.logging import disable_progress_bar
 
-from ..errors import ConfigError
+from ..errors import WeightsError
 from .hub_files import check_there
 from .launchers import LAUNCHERS
 from .transformers import TransformersGenerator, positions_of
@@ -49,20 +49,29 @@ def open_model(
             `attn_implementation`.
 
     Raises:
-        ConfigError: when it cannot be opened.
+        WeightsError: when it cannot be opened.
     """
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    on_cpu = str(device).startswith("cpu")
-    if on_cpu:
-        choose_threads()
-    weights = dtype or ("float32" if on_cpu else "auto")
+    device, dtype = device_and_dtype(device, dtype)
     where: dict[str, Any] = {
         "revision": revision,
         "subfolder": subfolder,
         "trust_remote_code": trust_remote_code,
     }
-    model = read_model(auto, name, dtype=weights, **where, **kwargs)
+    model = read_model(auto, name, dtype=dtype, **where, **kwargs)
     return model.to(device).eval(), read_tokenizer(name, **where)
+
+
+def device_and_dtype(
+    device: str | None, dtype: str | torch.dtype | None
+) -> tuple[str, str | torch.dtype]:
+    """Where and in which precision a model runs, with the defaults of `open_model`; on a CPU the
+    threads are chosen, too.
+    """
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    on_cpu = str(device).startswith("cpu")
+    if on_cpu:
+        choose_threads()
+    return device, dtype or ("float32" if on_cpu else "auto")
 
 
 def read_tokenizer(name: str, **where: Any) -> Any:
@@ -86,13 +95,15 @@ def _opened(
 
 @contextmanager
 def opening(subject: str, hint: str = "") -> Iterator[None]:
-    """Errors of `from_pretrained` for wrong names and broken files become a `ConfigError` of one
+    """Errors of `from_pretrained` for wrong names and broken files become a `WeightsError` of one
     line.
     """
     try:
         yield
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise ConfigError(f"cannot open {subject}: {' '.join(str(error).split())}{hint}") from error
+        raise WeightsError(
+            f"cannot open {subject}: {' '.join(str(error).split())}{hint}"
+        ) from error
 
 
 def read_model(

@@ -53,6 +53,7 @@ def load(kind: str, model: str | None = None, **settings: Any) -> Judge:
     | embedding | an encoder, Hub id or directory | those of `EmbeddingJudge.from_pretrained` |
     | nli | an NLI classifier, or a seq2seq model of the TRUE kind | those of `NLIJudge.from_pretrained` |
     | generator | a causal LM | those of `GeneratorJudge.from_pretrained` |
+    | those of `PRESETS` | one of its family; by default the preset | of its `from_pretrained` |
     | endpoint | the served model's name | `url`, and those of `EndpointJudge` |
     | remote | none: the server has it | `url` of `faithful-search serve-judge`, and those of `RemoteJudge` |
     | yours | if `needs_model` | see `find` and `Judge.open` |
@@ -64,7 +65,9 @@ def load(kind: str, model: str | None = None, **settings: Any) -> Judge:
     if model and not judge.needs_model:
         raise ConfigError(f"the judge {kind!r} has no model")
     if judge.needs_model and not model:
-        raise ConfigError(f"the judge {kind!r} needs a model")
+        if judge.preset is None:
+            raise ConfigError(f"the judge {kind!r} needs a model")
+        model = judge.preset.model
     with needs(f"the judge {kind!r} runs a model here and", "train"):
         return judge.open(model, **settings)
 

@@ -6,6 +6,9 @@ from typing import Literal
 from ..errors import ConfigError
 from ..flags import flag, prices_of
 from . import WORDS, Judge, find, load, names
+from .presets import PRESETS
+
+_PUBLISHED = ", ".join(f"{name} ({preset.model})" for name, preset in PRESETS.items())
 
 
 @dataclass
@@ -18,7 +21,9 @@ class JudgeArguments:
         "are compared, as by lexical.",
     )
     judge_model: str | None = flag(
-        None, "Model of the judge: a served name, a Hub id or a directory."
+        None,
+        "Model of the judge: a served name, a Hub id or a directory. Not needed for judges with "
+        f"published weights: {_PUBLISHED}.",
     )
     judge_url: str | None = flag(
         None, "Base URL of an OpenAI-compatible endpoint, with /v1, or of a served judge."

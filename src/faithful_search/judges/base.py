@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 import msgspec
 
 from ..wire.llm import Stats
+from .presets import Preset
 
 Task = Literal["support", "states", "info_think", "think_search", "think_answer", "correctness"]
 """What is asked about a pair; a judge that is prompted has one prompt for each.
@@ -58,10 +59,22 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Weights(NamedTuple):
-    """Which model answers: the Hub id or directory it was read from, and its revision there."""
+    """Which model answers: the Hub id or directory it was read from, its revision there, and its
+    licence where that is known.
+    """
 
     source: str = ""
     revision: str | None = None
+    licence: str = ""
+
+    def record(self) -> dict[str, str]:
+        """What is known of them, as provenance states it.
+
+        Example:
+            >>> Weights("me/judge", licence="MIT").record(), Weights().record()
+            ({'source': 'me/judge', 'licence': 'MIT'}, {})
+        """
+        return {name: value for name, value in self._asdict().items() if value}
 
 
 def weights_of(source: str, model: Any) -> Weights:
@@ -82,6 +95,8 @@ class Judge(ABC):
 
     needs_model: ClassVar[bool] = False
     """Whether `open` needs the name of a model."""
+    preset: ClassVar[Preset | None] = None
+    """The published weights that are opened where no model is named."""
     flags: ClassVar[tuple[str, ...]] = ()
     """The settings of `open` that the flags `--judge_…` of recipes and commands set."""
 

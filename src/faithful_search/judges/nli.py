@@ -13,7 +13,7 @@ from ..inference.batching import shared_length
 from ..inference.loading import open_model, read_config
 from . import distilled
 from .base import LABELS
-from .windowed import PLAIN, Input, WindowedJudge
+from .windowed import PLAIN, Input, Reading, WindowedJudge
 
 _ENTAILS = ("entailment", "entail", "entails")
 
@@ -79,8 +79,8 @@ class NLIJudge(WindowedJudge):
             encoded = self.tokenizer(premises, hypotheses, **cut, **PLAIN)
         return [{key: values[row] for key, values in encoded.items()} for row in range(len(inputs))]
 
-    def supports(self, batch: Any) -> torch.Tensor:
-        return self._readout(batch)
+    def read(self, inputs: Sequence[Input]) -> list[Reading]:
+        return self.read_rows(inputs, self._readout)
 
     @cached_property
     def _readout(self) -> Callable[[Any], torch.Tensor]:
@@ -130,6 +130,15 @@ def written_labels(model: Any, tokenizer: Any) -> Callable[[Any], torch.Tensor]:
         )
     start = [model.config.decoder_start_token_id, *yes[:at]]
     return partial(_written, model, start, yes[at], no[at])
+
+
+def second_of_two(model: Any, name: str) -> Callable[[Any], torch.Tensor]:
+    """p of the second of a classifier's two labels for each row of a batch, for models whose labels
+    have no names. Raises `ConfigError` for a model of another kind.
+    """
+    if writes(model.config, type(model).__name__) or model.config.num_labels != 2:
+        raise ConfigError(f"{name} is no classifier with two labels, which this judge needs")
+    return partial(classified, model, 1, True)
 
 
 def classified(model: Any, label: int, exclusive: bool, batch: Any) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -10,15 +10,18 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 
+from ..dialects.fence import Fence
 from ..errors import ConfigError
 from ..inference.batching import batches
+from ..inference.fencing import control_tokens, guarded
 from ..inference.loading import embedded_positions, max_tokens
 from ..text import well_formed
 from . import distilled
 from .base import Judge, Pair, Verdict, Weights, weights_of
 from .windows import windows
 
-# retrieved text may spell the model's control tokens: they are read as the characters they are
+# retrieved text may spell the model's control tokens: they are read as the characters they are, by
+# most tokenizers (see `WindowedJudge.fence`)
 PLAIN = {"split_special_tokens": True}
 
 
@@ -39,13 +42,18 @@ class Reading(NamedTuple):
     note: str = ""
 
 
+def as_rows(rows: Sequence[list[int]]) -> list[dict[str, Any]]:
+    """Rows of tokens as `tokenizer.pad` takes them."""
+    return [{"input_ids": ids, "attention_mask": [1] * len(ids)} for ids in rows]
+
+
 @dataclass(frozen=True)
 class WindowedJudge(Judge, ABC):
     """p = max over windows w of the premise of p(support | w, hypothesis); supported when p >=
     `threshold`.
 
-    A subclass says how an input is written as tokens (`encode`), and how probable support is for
-    each row of a batch of them (`supports`).
+    A subclass says how an input is written as tokens (`encode`), and how probable it is that its
+    hypothesis follows (`read`).
 
     What stands only partly in each of two windows is missed. A hypothesis that takes more than half
     of the model's tokens is cut at its end, and the verdict's `why` says so.
@@ -122,8 +130,8 @@ class WindowedJudge(Judge, ABC):
         """The rows of tokens that the model reads for what `inputs` gives."""
 
     @abstractmethod
-    def supports(self, batch: Any) -> torch.Tensor:
-        """How probable support is for each row of a padded batch."""
+    def read(self, inputs: Sequence[Input]) -> list[Reading]:
+        """p of each input, by itself."""
 
     @classmethod
     def open(cls, model: str | None = None, **settings: Any) -> Self:
@@ -131,7 +139,10 @@ class WindowedJudge(Judge, ABC):
 
     @property
     def weights(self) -> Weights:
-        return weights_of(self.source, self.model)
+        weights = weights_of(self.source, self.model)
+        if self.preset is None or weights.source != self.preset.model:
+            return weights
+        return weights._replace(licence=self.preset.licence)
 
     @property
     def name(self) -> str:
@@ -143,7 +154,7 @@ class WindowedJudge(Judge, ABC):
         flat: list[Input] = []
         for inputs in inputs_by_pair:
             flat += inputs
-        readings = iter(self.read(flat))
+        readings = iter(self.read(flat) if flat else ())
         verdicts = []
         for inputs, note in zip(inputs_by_pair, notes, strict=True):
             verdicts.append(self._verdict(list(islice(readings, len(inputs))), note))
@@ -166,12 +177,14 @@ class WindowedJudge(Judge, ABC):
         """What is read of each pair, window by window; nothing of an empty hypothesis."""
         return self._inputs(pairs)[0]
 
-    def read(self, inputs: Sequence[Input]) -> list[Reading]:
-        """p of each input, by itself."""
+    def read_rows(
+        self, inputs: Sequence[Input], supports: Callable[[Any], torch.Tensor]
+    ) -> list[Reading]:
+        """p of each input, where `supports` gives p for each row of a padded batch."""
         readings = [Reading(None)] * len(inputs)
         for rows, batch in self.padded(self.encode(inputs)):
             with torch.inference_mode():
-                probabilities = self.supports(batch).tolist()
+                probabilities = supports(batch).tolist()
             for row, p in zip(rows, probabilities, strict=True):
                 readings[row] = Reading(p)
         return readings
@@ -187,27 +200,30 @@ class WindowedJudge(Judge, ABC):
         inputs_by_pair: list[list[Input]] = []
         notes = []
         for pair in pairs:
-            if not pair.hypothesis.strip():
+            premise, hypothesis, question = map(
+                self._plain, (pair.premise, pair.hypothesis, pair.question)
+            )
+            if not hypothesis.strip():
                 inputs_by_pair.append([])
                 notes.append("there is nothing to judge")
                 continue
             # at least a quarter of what the model holds is left to the premise
-            hypothesis, tokens, note = self._cut("hypothesis", pair.hypothesis, self._room // 2)
-            question, question_tokens, question_note = "", 0, ""
-            if self.reads_question and pair.question.strip():
-                question, question_tokens, question_note = self._cut(
-                    "question", pair.question, self._room // 4
-                )
+            hypothesis, tokens, note = self._cut("hypothesis", hypothesis, self._room // 2)
+            # a judge that does not read the question gets an empty one
+            question = question.strip() if self.reads_question else ""
+            question, question_tokens, question_note = self._cut(
+                "question", question, self._room // 4
+            )
             size = max(1, min(self.window, self._room - tokens - question_tokens))
             stride = min(self.stride, size // 2)
-            parts = windows(well_formed(pair.premise), size, stride, self.count)
-            inputs_by_pair.append([Input(part, hypothesis, question) for part in parts or [""]])
+            parts = windows(premise, size, stride, self.count)
+            inputs = [Input(part, hypothesis, question) for part in parts or [""]]
+            inputs_by_pair.append(inputs)
             notes.append(note + question_note)
         return inputs_by_pair, notes
 
     def _cut(self, name: str, text: str, most: int) -> tuple[str, int, str]:
         """The beginning of a text of at most so many tokens, their number, and what was cut."""
-        text = well_formed(text)
         [tokens] = self.count([text])
         if tokens <= most:
             return text, tokens, ""
@@ -224,9 +240,27 @@ class WindowedJudge(Judge, ABC):
         if not texts:
             return []
         # without the tokenizer's warning about long texts
-        return self.tokenizer(
-            list(map(well_formed, texts)), add_special_tokens=False, verbose=False, **PLAIN
-        )["input_ids"]
+        encoded = self.tokenizer(list(texts), add_special_tokens=False, verbose=False, **PLAIN)
+        return encoded["input_ids"]
+
+    def _plain(self, text: str) -> str:
+        """A text of which the tokenizer reads no part as a control token."""
+        text = well_formed(text)
+        return text if self.fence is None else self.fence.escape(text)
+
+    @cached_property
+    def fence(self) -> Fence | None:
+        """What escapes control tokens; `None` where `PLAIN` is enough.
+
+        It is not enough for tokenizers whose vocabulary holds control tokens among its words, such
+        as T5's: they find them in any text.
+        """
+        for token in control_tokens(self.tokenizer):
+            if token == self.tokenizer.unk_token:
+                continue
+            if self.tokenizer.convert_tokens_to_ids(token) in self.pieces([token])[0]:
+                return guarded(Fence(""), self.tokenizer)
+        return None
 
     @cached_property
     def limit(self) -> int | None:

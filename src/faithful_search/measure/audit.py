@@ -247,6 +247,7 @@ def _header(source: PathLike, audit_settings: AuditSettings, scorer: RowScorer) 
         "source": Path(source).name.encode(errors="replace").decode(),  # it need not be UTF-8
         "metrics": list(scorer.metrics),
         "judge": scorer.judge.name if scorer.judge is not None else "lexical",
+        "weights": scorer.judge.weights.record() if scorer.judge is not None else {},
         "prompts": prompts,
         "how": scorer.how,
         "dialect": audit_settings.dialect,

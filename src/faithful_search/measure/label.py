@@ -212,8 +212,12 @@ def _begun(label_settings: LabelSettings, judge: Judge, folder: Path) -> Provena
         abstained=0,
         unjudged=[],
         settings={
-            name: getattr(label_settings, name)
-            for name in ("sample", "seed", "limit", "dialect", "text_column")
+            "sample": label_settings.sample,
+            "seed": label_settings.seed,
+            "limit": label_settings.limit,
+            "dialect": label_settings.dialect,
+            "text_column": label_settings.text_column,
+            "weights": judge.weights.record(),
         },
         license=label_settings.license or before.license,
         version=__version__,

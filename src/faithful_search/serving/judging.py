@@ -167,8 +167,9 @@ def identity(judge: Judge) -> list[Any]:
     if dataclasses.is_dataclass(judge):
         names = [field.name for field in dataclasses.fields(judge) if field.repr]
         settings = {name: getattr(judge, name) for name in names}
-    source, revision = judge.weights
-    return [type(judge).__name__, judge.name, settings, revision, _files(source)]
+    weights = judge.weights
+    files = _files(weights.source)
+    return [type(judge).__name__, judge.name, settings, weights.revision, files]
 
 
 def _files(source: str) -> list[list[Any]]:

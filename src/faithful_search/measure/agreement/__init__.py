@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -32,6 +33,7 @@ from ..workers import progress_bar
 from ..writing import results_folder, write_metrics
 from . import statistics
 from .labelled import Labelled, load, parse_judge, parse_judges, sample
+from .revised import Change, Revision, changes, load as load_revisions
 from .statistics import Bin
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "from_scores",
     "is_scores",
     "load",
+    "load_revisions",
     "parse_judge",
     "parse_judges",
     "run",
@@ -107,6 +110,22 @@ class BetweenJudges(msgspec.Struct, frozen=True):
     kappa: Estimate
 
 
+class Revised(msgspec.Struct, frozen=True):
+    """The judges against labels of which some were looked at again.
+
+    Attributes:
+        looked_at: number of rows that were looked at again.
+        rows: number of all rows.
+        changes: those of them whose label changed.
+        against: each judge against the revised labels, by source.
+    """
+
+    looked_at: int
+    rows: int
+    changes: list[Change]
+    against: list[Against]
+
+
 class Agreement(msgspec.Struct, frozen=True):
     """How far judges agree.
 
@@ -117,6 +136,8 @@ class Agreement(msgspec.Struct, frozen=True):
         among: Fleiss' κ of all judges, by source.
         curves: the bins of a calibration plot, by judge.
         settings: what the figures depend on, and the number of pairs by source.
+        unmeasured: why a judge could not be opened, by its specification.
+        revised: the same judges against revised labels, where there are some.
     """
 
     judges: tuple[str, ...]
@@ -125,6 +146,8 @@ class Agreement(msgspec.Struct, frozen=True):
     among: dict[str, Estimate]
     curves: dict[str, list[Bin]]
     settings: dict[str, Any]
+    unmeasured: dict[str, str] = {}
+    revised: Revised | None = None
 
     def table(self) -> str:
         """Two kinds of tables: judges against labels, then for each source judges against each
@@ -132,7 +155,14 @@ class Agreement(msgspec.Struct, frozen=True):
         """
         parts = []
         if self.against:
-            parts.append(aligned([_HEADER, *map(_cells, self.against)]))
+            lines = [_HEADER, *map(_cells, self.against)]
+            if self.revised is not None:
+                lines += [_cells(row, " (revised)") for row in self.revised.against]
+            parts.append(aligned(lines))
+        if self.revised is not None:
+            parts.append(_changes(self.revised))
+        for spec, why in self.unmeasured.items():
+            parts.append(f"{spec} was not measured: {why}")
         for source, fleiss in self.among.items():
             last = f"Fleiss' κ of {len(self.judges)} judges: {interval(fleiss)} (n={fleiss.n})"
             parts.append(f"{aligned(self._kappas(source))}\n{last}")
@@ -153,12 +183,22 @@ class Agreement(msgspec.Struct, frozen=True):
         return lines
 
 
-def _cells(row: Against) -> list[str]:
+def _changes(revised: Revised) -> str:
+    """A sentence on the labels that were looked at again."""
+    changed = len(revised.changes)
+    to_true = sum(change.revised for change in revised.changes)
+    return (
+        f"labels looked at again: {revised.looked_at:,} of {revised.rows:,}; changed: "
+        f"{changed:,} ({to_true:,} to true, {changed - to_true:,} to false)"
+    )
+
+
+def _cells(row: Against, suffix: str = "") -> list[str]:
     """One line of the table of judges against labels."""
     without_interval = msgspec.structs.replace(row.brier, low=None)  # the line is long enough
     return [
         row.judge,
-        row.source,
+        f"{row.source}{suffix}",
         str(row.pairs),
         "-" if row.true is None else f"{row.true:.2f}",
         interval(row.agreement),
@@ -179,6 +219,8 @@ def run(
     seed: int = 0,
     draws: int = DRAWS,
     progress: bool = True,
+    revisions: Mapping[str, Revision] = MappingProxyType({}),
+    unmeasured: Mapping[str, str] = MappingProxyType({}),
 ) -> Agreement:
     """Ask every judge about every row, and compare the judges with the labels and each other.
 
@@ -194,6 +236,9 @@ def run(
         seed: of the sample and the bootstrap.
         draws: of the bootstrap.
         progress: show a bar.
+        revisions: labels that were looked at again, by the ids of rows: the judges are also
+            compared with the labels as these change them. See `revised.load`.
+        unmeasured: why other judges could not be opened; the result repeats it.
 
     Raises `JudgeError` when a judge cannot be asked at all (the verdicts until then are kept),
     `DataError` without rows or when `out` cannot be written, `ConfigError` without judges.
@@ -212,8 +257,42 @@ def run(
     for number, row in enumerate(rows):
         verdicts_of_row = {name: column[number] for name, column in verdicts.items()}
         rated.append(RatedPair(row.source, row.group, row.label, verdicts_of_row))
-    settings = {"judges": {name: judge.name for name, judge in judges.items()}, "limit": limit}
-    return _measured(rated, settings, draws, seed, out)
+    settings = {
+        "judges": {name: judge.name for name, judge in judges.items()},
+        "weights": {name: judge.weights.record() for name, judge in judges.items()},
+        "limit": limit,
+    }
+    result = _measured(rated, settings, draws, seed)
+    result = msgspec.structs.replace(result, unmeasured=dict(unmeasured))
+    if revisions:
+        compared = _revised(rows, rated, revisions, {"draws": draws, "seed": seed})
+        result = msgspec.structs.replace(result, revised=compared)
+    write_metrics(Path(out) / RESULT, msgspec.to_builtins(result))
+    return result
+
+
+def _revised(
+    rows: Sequence[Labelled],
+    rated: Sequence[RatedPair],
+    revisions: Mapping[str, Revision],
+    resampling: Mapping[str, int],
+) -> Revised:
+    """The judges against the labels as the revisions change them."""
+    pairs = []
+    for row, pair in zip(rows, rated, strict=True):
+        revision = revisions.get(row.id)
+        pairs.append(pair if revision is None else pair._replace(truth=revision.label))
+    against = []
+    for source, part in _by_source(pairs).items():
+        for judge in pairs[0].verdicts:
+            compared, _ = _against(judge, source, part, resampling)
+            against.append(compared)
+    return Revised(
+        looked_at=sum(row.id in revisions for row in rows),
+        rows=len(rows),
+        changes=changes(rows, revisions),
+        against=against,
+    )
 
 
 class VerdictLine(msgspec.Struct, frozen=True):
@@ -329,7 +408,10 @@ def from_scores(
     left_out = {
         name: len(pairs) - len(common) for name, (_, pairs) in zip(names, recorded, strict=True)
     }
-    return _measured(rated, {"files": names, "left_out": left_out}, draws, seed, out)
+    result = _measured(rated, {"files": names, "left_out": left_out}, draws, seed)
+    if out is not None:
+        write_metrics(Path(out) / RESULT, msgspec.to_builtins(result))
+    return result
 
 
 def is_scores(path: PathLike) -> bool:
@@ -387,7 +469,6 @@ def _measured(
     settings: Mapping[str, Any],
     draws: int,
     seed: int,
-    out: PathLike | None,
 ) -> Agreement:
     """All statistics for each source and, where there are several, for all pairs together."""
     judges = tuple(pairs[0].verdicts)
@@ -402,11 +483,7 @@ def _measured(
         curves={},
         settings={**settings, **resampling, "bins": statistics.BINS, "pairs": counts},
     )
-    sources = list(counts)
-    if len(sources) > 1:
-        sources.append(ALL)
-    for source in sources:
-        part = [pair for pair in pairs if source in (ALL, pair.source)]
+    for source, part in _by_source(pairs).items():
         groups = [pair.group for pair in part]
         labels = {judge: [pair.verdicts[judge].label for pair in part] for judge in judges}
         if has_labels:
@@ -428,9 +505,17 @@ def _measured(
             result.between.append(row_of_two)
         if len(judges) > 1:
             result.among[source] = statistics.fleiss_kappa([*labels.values()], groups, **resampling)
-    if out is not None:
-        write_metrics(Path(out) / RESULT, msgspec.to_builtins(result))
     return result
+
+
+def _by_source(pairs: Sequence[RatedPair]) -> dict[str, list[RatedPair]]:
+    """The pairs of each source and, where there are several, all together."""
+    parts: dict[str, list[RatedPair]] = {}
+    for pair in pairs:
+        parts.setdefault(pair.source, []).append(pair)
+    if len(parts) > 1:
+        parts[ALL] = list(pairs)
+    return parts
 
 
 def _against(

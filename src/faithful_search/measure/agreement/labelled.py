@@ -18,16 +18,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
 from ...bundled import bundled_json
 from ...columns import first
-from ...errors import ConfigError, DataError
+from ...errors import ConfigError, DataError, WeightsError
 from ...json_lines import read_rows
 from ...judges import Judge, Pair, Verdict, find as find_judge, load as load_judge
 from ...judges.base import Task
+from ...judges.presets import PRESETS
 from ...text import normalize
 
 Split = Literal["train", "heldout", "overlap"]
@@ -170,7 +171,7 @@ def parse_judge(spec: str, trust_remote_code: bool = False) -> tuple[str, Judge]
 
     ```
     lexical | containment | embedding:MODEL | nli:MODEL | generator:MODEL | endpoint:MODEL@URL | remote:URL
-    labels:PATH
+    minicheck | hhem | lettuce | factcg | granite | one of these with :MODEL | labels:PATH
     ```
 
     MODEL is a Hub id or a directory, for `endpoint` the served name. PATH is a labelled file or a
@@ -200,17 +201,36 @@ def parse_judge(spec: str, trust_remote_code: bool = False) -> tuple[str, Judge]
     return name, load_judge(kind, model or None, **settings)
 
 
-def parse_judges(specs: Iterable[str], trust_remote_code: bool = False) -> dict[str, Judge]:
-    """The judges by name. The second judge of a name is called NAME #2, and so on."""
+class Judges(NamedTuple):
+    """Judges by name, and why the weights of others could not be opened, by their names."""
+
+    opened: dict[str, Judge]
+    unmeasured: dict[str, str]
+
+
+def parse_judges(specs: Iterable[str], trust_remote_code: bool = False) -> Judges:
+    """The judges of these specifications; `presets` stands for all judges with published weights.
+
+    The second judge of a name is called NAME #2, and so on. Raises `ConfigError` as `parse_judge`,
+    but where some weights cannot be opened only if there is no judge without them.
+    """
     judges: dict[str, Judge] = {}
+    unmeasured: dict[str, str] = {}
     times: Counter[str] = Counter()
-    for spec in specs:
-        name, judge = parse_judge(spec, trust_remote_code)
+    for spec in chain.from_iterable(PRESETS if spec == "presets" else [spec] for spec in specs):
+        try:
+            name, judge = parse_judge(spec, trust_remote_code)
+        except WeightsError as error:
+            unmeasured[spec] = str(error)
+            continue
         times[name] += 1
         if times[name] > 1:
             name = f"{name} #{times[name]}"
         judges[name] = judge
-    return judges
+    if not judges and unmeasured:
+        reasons = "; ".join(f"{spec}: {reason}" for spec, reason in unmeasured.items())
+        raise WeightsError(f"no judge could be opened: {reasons}")
+    return Judges(judges, unmeasured)
 
 
 def _read(path: Path) -> Iterator[tuple[Labelled, Sequence[str]]]:
@@ -257,6 +277,16 @@ def _plain(row: Row, kind: str) -> Iterator[Row]:
         yield row
 
 
+def label_of(value: Any) -> bool:
+    """A label as labelled files write it. Raises `ValueError` for what is none."""
+    word = str(value).strip().lower().replace("_", " ").replace("-", " ")
+    if value in (0, 1):  # booleans and 1.0, too
+        word = str(int(value))
+    if word not in (*TRUE, *FALSE):
+        raise ValueError(f"the label {value!r} is not understood; use true or false")
+    return word in TRUE
+
+
 def _labelled(row: Row, place: str, stem: str) -> tuple[Labelled, Sequence[str]]:
     """The labelled pair, and the digests of its question and passages.
 
@@ -284,11 +314,6 @@ def _labelled(row: Row, place: str, stem: str) -> tuple[Labelled, Sequence[str]]
     p = row.get("p")
     if task not in get_args(Task):
         raise ValueError(f"unknown task {task!r}; there are: {', '.join(get_args(Task))}")
-    word = str(label).strip().lower().replace("_", " ").replace("-", " ")
-    if label in (0, 1):  # booleans and 1.0, too
-        word = str(int(label))
-    if word not in (*TRUE, *FALSE):
-        raise ValueError(f"the label {label!r} is not understood; use true or false")
     # Normalised, so that two spellings of a question do not stand on both sides of a split
     normalized = [
         normalize(unicodedata.normalize("NFKC", text), "pokee") for text in (question, *passages)
@@ -306,7 +331,7 @@ def _labelled(row: Row, place: str, stem: str) -> tuple[Labelled, Sequence[str]]
         premise="\n\n".join(passages),
         hypothesis=hypothesis,
         question=question,
-        label=word in TRUE,
+        label=label_of(label),
         source=source,
         split="heldout" if is_held_out else "train",
         group=keys[0][:16],

@@ -1,0 +1,60 @@
+"""The judge FactCG (Lei et al. 2025): can a claim be concluded from a paragraph?"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+from .nli import open_entailment, second_of_two
+from .presets import PRESETS, Preset
+from .windowed import PLAIN, Input, Reading, WindowedJudge, as_rows
+
+_FRAME = (
+    '{}\n\nChoose your answer: based on the paragraph above can we conclude that "{}"?\n\n'
+    "OPTIONS:\n- Yes\n- No\nI think the answer is "
+)
+
+
+@dataclass(frozen=True)
+class FactCGJudge(WindowedJudge):
+    """p = max over windows of the evidence of p(supported | window, claim), by FactCG.
+
+    A classifier reads one text, a question around the window and the claim; p is the softmax of the
+    second of its two labels. Windows end between sentences and do not overlap; the authors count
+    550 words and signs (700 tokens here).
+
+    The threshold is 0.5, which the authors call fixed; their better figures tune it on each set. It
+    is made for claims, not for thoughts, and does not read the question. It can be gamed by
+    repeating the evidence.
+
+    Args:
+        model, tokenizer, source, threshold, window, stride, batch_tokens, temperature, longest: as
+            of `WindowedJudge`.
+    """
+
+    window: int = 700
+    stride: int = 0
+    longest: int | None = 2048
+
+    kind: ClassVar[str] = "factcg"
+    spare: ClassVar[int] = 8
+    preset: ClassVar[Preset | None] = PRESETS["factcg"]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._readout  # noqa: B018 a model that cannot say so is refused now
+
+    @classmethod
+    def open_network(cls, model: str, **where: Any) -> tuple[Any, Any]:
+        return open_entailment(model, **where)
+
+    def encode(self, inputs: Sequence[Input]) -> list[dict[str, Any]]:
+        texts = [_FRAME.format(each.premise, each.hypothesis) for each in inputs]
+        return as_rows(self.tokenizer(texts, verbose=False, **PLAIN)["input_ids"])
+
+    def read(self, inputs: Sequence[Input]) -> list[Reading]:
+        return self.read_rows(inputs, self._readout)
+
+    @cached_property
+    def _readout(self) -> Callable[[Any], Any]:
+        return second_of_two(self.model, self.name)

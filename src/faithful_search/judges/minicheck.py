@@ -1,0 +1,81 @@
+"""The judge MiniCheck (Tang, Laban and Durrett 2024): is a sentence supported by a document?"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+from .nli import open_entailment, second_of_two, writes, written_labels
+from .presets import PRESETS, Preset
+from .windowed import Input, Reading, WindowedJudge, as_rows
+
+_TASK = "predict: "  # what the seq2seq model reads before a document
+_CLASSIFIERS_WINDOW = 400
+
+
+@dataclass(frozen=True)
+class MiniCheckJudge(WindowedJudge):
+    """p = max over windows of the evidence of p(supported | window, claim), by MiniCheck.
+
+    The model reads `predict: DOCUMENT</s>CLAIM`, and p = p(1) / (p(1) + p(0)) of the first token it
+    writes. The RoBERTa and DeBERTa variants of MiniCheck are classifiers, which read the same
+    without `predict:`; there p is the softmax of the second of two labels. Windows end between
+    sentences and do not overlap. The authors count 500 words (700 tokens here) for the seq2seq
+    model and 400 tokens for classifiers.
+
+    It is made for single sentences that state something. It is not made for thoughts, and does not
+    read the question. It can be gamed by repeating the evidence.
+
+    Args:
+        model, tokenizer, source, threshold, window, stride, batch_tokens, temperature, longest: as
+            of `WindowedJudge`.
+    """
+
+    window: int = 700
+    stride: int = 0
+    longest: int | None = 2048
+
+    kind: ClassVar[str] = "minicheck"
+    preset: ClassVar[Preset | None] = PRESETS["minicheck"]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._readout  # noqa: B018 a model that cannot say so is refused now
+
+    @classmethod
+    def from_pretrained(cls, model: str, **knobs: Any) -> Self:
+        """As `WindowedJudge.from_pretrained`; a classifier's window is by default 400 tokens."""
+        judge = super().from_pretrained(model, **knobs)
+        if judge._is_seq2seq or "window" in knobs:
+            return judge
+        return replace(judge, window=_CLASSIFIERS_WINDOW)
+
+    @classmethod
+    def open_network(cls, model: str, **where: Any) -> tuple[Any, Any]:
+        return open_entailment(model, **where)
+
+    def encode(self, inputs: Sequence[Input]) -> list[dict[str, Any]]:
+        # BOS or CLS where the tokenizer writes one; the end, which also stands between the texts
+        *opening, end = self.tokenizer("")["input_ids"]
+        task = _TASK if self._is_seq2seq else ""
+        documents = self.pieces([task + each.premise for each in inputs])
+        claims = self.pieces([each.hypothesis for each in inputs])
+        rows = []
+        for document, claim in zip(documents, claims, strict=True):
+            # windows are reckoned from parts, and a part's tokens need not add up exactly
+            most = None if self.limit is None else self.limit - len(opening) - len(claim) - 2
+            rows.append([*opening, *document[:most], end, *claim, end])
+        return as_rows(rows)
+
+    def read(self, inputs: Sequence[Input]) -> list[Reading]:
+        return self.read_rows(inputs, self._readout)
+
+    @property
+    def _is_seq2seq(self) -> bool:
+        return writes(self.model.config, type(self.model).__name__)
+
+    @cached_property
+    def _readout(self) -> Callable[[Any], Any]:
+        if self._is_seq2seq:
+            return written_labels(self.model, self.tokenizer)
+        return second_of_two(self.model, self.name)
