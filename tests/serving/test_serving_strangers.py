@@ -170,7 +170,7 @@ def prompt(request, monkeypatch):
     uvicorn knows.
     """
     use_parser(monkeypatch, request.param)
-    monkeypatch.setattr(server, "SECONDS", 0.2)
+    monkeypatch.setattr(server, "HEADER_SECONDS", 0.2)
     with retrieving(Shelf()) as url:
         yield url
 
@@ -195,7 +195,7 @@ def test_headers_that_never_end_are_neither_waited_for_nor_kept(prompt, monkeypa
     for pieces in ([], [begun], [begun, *drops]):
         assert 0.15 < _closed_after(prompt, *pieces) < 8
     assert httpx2.get(f"{prompt}/health").status_code == 200
-    monkeypatch.setattr(server, "SECONDS", 60)
+    monkeypatch.setattr(server, "HEADER_SECONDS", 60)
     assert _closed_after(prompt, begun, *[b"X: " + b"y" * 30_000 + b"\r\n"] * 5) < 15
 
 
@@ -220,7 +220,7 @@ def test_a_kept_connection_may_rest_and_send_much(prompt):
 def test_the_connection_silent_for_longest_is_closed(parser, monkeypatch):
     """Not one that is being answered, however long ago it was opened."""
     use_parser(monkeypatch, parser)
-    monkeypatch.setattr(server, "OPEN", 4)
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 4)
     shelf, body = Held(seconds=1.0), b'{"queries": ["a"]}'
     with retrieving(shelf) as url, ExitStack() as stack:
         asked = stack.enter_context(connected(url))
@@ -239,11 +239,11 @@ def test_many_requests_at_once_are_not_all_read():
         client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5000)
         said = b"".join(iter(lambda: client.recv(1 << 20), b""))
         assert b"HTTP/1.1 400" in said
-        assert said.count(b"HTTP/1.1 200") <= server.PIPELINED + 1
+        assert said.count(b"HTTP/1.1 200") <= server.MAX_PIPELINED + 1
 
 
 def test_an_answer_that_is_not_taken_in_time_is_not_kept(monkeypatch):
-    monkeypatch.setattr(server, "UNTAKEN", 0.1)
+    monkeypatch.setattr(server, "SEND_SECONDS", 0.1)
     with running(Service({"/large": lambda _: "x" * 20_000_000})) as url:
         with httpx2.stream("POST", f"{url}/large", timeout=30) as answer:
             time.sleep(1)
@@ -251,7 +251,7 @@ def test_an_answer_that_is_not_taken_in_time_is_not_kept(monkeypatch):
                 httpx2.RemoteProtocolError, match="without sending complete message body"
             ):
                 answer.read()
-        monkeypatch.setattr(server, "UNTAKEN", 60.0)
+        monkeypatch.setattr(server, "SEND_SECONDS", 60.0)
         assert len(httpx2.post(f"{url}/large", timeout=30).content) > 20_000_000
 
 

@@ -385,7 +385,7 @@ def convert(
     say(f"{conversion.written:,} trajectories as {to}{with_scores} in {out}")
     if conversion.valueless:
         say(f"scores without a value: {conversion.valueless:,}; none of them is a 0 there")
-    remarks = conversion.told(scrub)
+    remarks = conversion.messages(scrub)
     if conversion.unread:
         exit_unfinished(remarks)
     if remarks:

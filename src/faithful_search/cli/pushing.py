@@ -183,7 +183,7 @@ def push_scores(
         say(f"scores without a value, which were left out: {conversion.valueless:,}")
     if rows.error:
         conversion.unread.append(rows.error)
-    remarks = conversion.told(scrub=True)
+    remarks = conversion.messages(scrub=True)
     if refused:
         remarks += [f"scores that were refused: {len(refused):,}", *refused[:SHOWN]]
     if remarks:

@@ -20,11 +20,13 @@ from .base import Judge, Pair, Verdict
 
 T = TypeVar("T")
 
-# the most pairs of one request and characters of their texts: a server hangs up on larger bodies
-CHUNK, CHARACTERS = 64, 2_000_000
+# At most so many pairs in a request, and characters of their texts: a server hangs up on larger
+# bodies.
+CHUNK = 64
+CHARACTERS = 2_000_000
 _PATH = "/judge"
 _MOST_BYTES = 16_000_000
-_START = "is `faithful-search serve-judge` running there?"
+_IS_IT_RUNNING = "is `faithful-search serve-judge` running there?"
 _UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
@@ -38,6 +40,9 @@ class RemoteJudge(Judge):
     alone for a while. Callable from threads and inside a running event loop, which it blocks. A
     pickle carries the settings. A server that wants a token gets the one in the environment
     variable `FAITHFUL_SEARCH_SERVE_TOKEN`. It can be gamed as the judge that is served.
+
+    `name`, `lexical` and `reads_queries` are those of the served judge: the first of them to be
+    read asks the server.
 
     Args:
         url: of the server, as `http://127.0.0.1:8001`.
@@ -57,7 +62,7 @@ class RemoteJudge(Judge):
     concurrency: int = 16
     patience: Patience = field(default_factory=lambda: Patience(retries=5))
     _background: Background = field(
-        default_factory=lambda: Background(4), init=False, repr=False, compare=False
+        default_factory=lambda: Background(threads=4), init=False, repr=False, compare=False
     )
 
     flags: ClassVar[tuple[str, ...]] = ("url", "concurrency", "timeout")
@@ -95,12 +100,10 @@ class RemoteJudge(Judge):
         return self._about.reads_queries
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        if not pairs:
+            return []
         distinct = list(dict.fromkeys(pairs))  # repeated pairs would only fill the requests
-        answers = (
-            self._run(map_concurrently(self._ask, _chunks(distinct), self.concurrency))
-            if distinct
-            else []
-        )
+        answers = self._run(map_concurrently(self._ask, _chunks(distinct), self.concurrency))
         by_pair = dict(zip(distinct, chain.from_iterable(answers), strict=True))
         return [by_pair[pair] for pair in pairs]
 
@@ -121,40 +124,43 @@ class RemoteJudge(Judge):
     @cached_property
     def _about(self) -> "_Reply":
         async def ask() -> _Reply:
-            # of its own and impatient: a name is also asked for where nothing is judged
-            quick = Http(min(self.timeout, 5.0), Patience(retries=0))
-            return msgspec.json.decode((await quick.get(f"{self.base}/health")).body, type=_Reply)
+            # A client of its own that gives up soon: a name is also read where nothing is judged.
+            impatient = Http(min(self.timeout, 5.0), Patience(retries=0))
+            reply = await impatient.get(f"{self.base}/health")
+            return msgspec.json.decode(reply.body, type=_Reply)
 
         try:
             return self._run(ask())
         except ToolError as error:
-            raise JudgeError(f"cannot ask the judge at {self.base}: {error}; {_START}") from None
+            raise JudgeError(
+                f"cannot ask the judge at {self.base}: {error}; {_IS_IT_RUNNING}"
+            ) from None
         except _UNREADABLE:
-            raise JudgeError(f"{self.base} is not a judge server; {_START}") from None
+            raise JudgeError(f"{self.base} is not a judge server; {_IS_IT_RUNNING}") from None
 
     async def _ask(self, chunk: list[Pair]) -> list[Verdict]:
         token = os.environ.get(TOKEN)
         headers = {"Authorization": f"Bearer {token}"} if token else None
+        body = {"pairs": msgspec.to_builtins(chunk)}
         try:
-            body = {"pairs": msgspec.to_builtins(chunk)}
             reply = await self._http.post(f"{self.base}{_PATH}", json=body, headers=headers)
-            verdicts = msgspec.json.decode(reply.body, type=_Reply).verdicts or []
-            if len(verdicts) == len(chunk) and all(map(_is_sound, verdicts)):
+            verdicts = _verdicts_in(reply.body)
+            if len(verdicts) == len(chunk):
                 return verdicts
-            raise ValueError("other verdicts")
-        except _UNREADABLE:
-            why = f"its reply does not hold the verdicts; {_START}"
+            why = f"its reply does not hold the verdicts; {_IS_IT_RUNNING}"
         except ToolError as error:
             if error.status in (401, 403):
                 raise JudgeError(
                     f"the judge at {self.base} answers {error.status}: {TOKEN} must hold its token"
                 ) from None
             if error.status in (404, 405):
-                raise JudgeError(f"{self.base} is not a judge server ({error}); {_START}") from None
+                raise JudgeError(
+                    f"{self.base} is not a judge server ({error}); {_IS_IT_RUNNING}"
+                ) from None
             if error.status == 413 and len(chunk) > 1:  # this server takes less at once
                 half = len(chunk) // 2
                 return [*await self._ask(chunk[:half]), *await self._ask(chunk[half:])]
-            why = f"{error}; {_START if error.transient else 'its log says more'}"
+            why = f"{error}; {_IS_IT_RUNNING if error.transient else 'its log says more'}"
         abstention = Verdict(
             p=None,
             label=None,
@@ -171,6 +177,15 @@ class _Reply(msgspec.Struct, frozen=True):
     lexical: bool = False
     reads_queries: bool = False
     verdicts: list[Verdict] | None = None
+
+
+def _verdicts_in(body: bytes) -> list[Verdict]:
+    """The verdicts of a reply; none where it cannot be read or one of them is unsound."""
+    try:
+        verdicts = msgspec.json.decode(body, type=_Reply).verdicts or []
+    except _UNREADABLE:
+        return []
+    return verdicts if all(map(_is_sound, verdicts)) else []
 
 
 def _is_sound(verdict: Verdict) -> bool:

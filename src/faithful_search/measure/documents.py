@@ -33,29 +33,28 @@ class Document(msgspec.Struct, frozen=True):
     @property
     def metadata(self) -> dict[str, Any]:
         """What the formats have no place of their own for."""
-        trajectory_read = self.trajectory
+        trajectory = self.trajectory
+        verdicts = {
+            str(number): {"helpful": step.helpful, "refs": list(step.refs)}
+            for number, step in enumerate(trajectory.steps, start=1)
+            if step.helpful is not None
+        }
+        issues = [{"kind": issue.kind, "why": issue.why} for issue in trajectory.all_issues()]
         metadata = {
-            "id": trajectory_read.id,
+            "id": trajectory.id,
             "row": self.row,
-            "question": trajectory_read.question,
-            "answer": trajectory_read.answer,
-            "gold_answers": list(trajectory_read.answers),
-            "read_as": trajectory_read.dialect,
-            "stop_reason": trajectory_read.stop_reason,
-            "verdicts": {
-                str(number): {"helpful": step.helpful, "refs": list(step.refs)}
-                for number, step in enumerate(trajectory_read.steps, start=1)
-                if step.helpful is not None
-            },
-            "issues": [
-                {"kind": issue.kind, "why": issue.why} for issue in trajectory_read.all_issues()
-            ],
+            "question": trajectory.question,
+            "answer": trajectory.answer,
+            "gold_answers": list(trajectory.answers),
+            "read_as": trajectory.dialect,
+            "stop_reason": trajectory.stop_reason,
+            "verdicts": verdicts,
+            "issues": issues,
             "scores": self.scores,
             "reasons": self.reasons,
         }
-        return {
-            name: value for name, value in metadata.items() if value not in (None, "", [], {})
-        }  # 0 is kept
+        empty: tuple[Any, ...] = (None, "", [], {})  # 0 is a value
+        return {name: value for name, value in metadata.items() if value not in empty}
 
 
 class Converted(msgspec.Struct):
@@ -69,14 +68,16 @@ class Converted(msgspec.Struct):
     unread: list[str] = []
     secrets: list[int] = []
 
-    def told(self, scrub: bool) -> list[str]:
-        """The messages for the user, one a line."""
-        lines = [f"rows that could not be read: {len(self.unread)}"] if self.unread else []
-        lines += [f"  {why}" for why in self.unread[:NAMED]]
+    def messages(self, scrub: bool) -> list[str]:
+        """The messages for the user, one a line. `scrub`: keys were taken out."""
+        lines = []
+        if self.unread:
+            lines.append(f"rows that could not be read: {len(self.unread)}")
+            lines += [f"  {why}" for why in self.unread[:NAMED]]
         if self.secrets:
-            named = ", ".join(map(str, self.secrets[:NAMED])) + (
-                ", …" if len(self.secrets) > NAMED else ""
-            )
+            named = ", ".join(map(str, self.secrets[:NAMED]))
+            if len(self.secrets) > NAMED:
+                named += ", …"
             keys_fate = "were taken out" if scrub else "are still there: --scrub takes them out"
             lines.append(f"things that look like keys, in rows {named}, {keys_fate}")
         return lines
@@ -111,8 +112,10 @@ def with_scores(rows: RowSource, scores: PathLike | None) -> Iterator[tuple[Raw,
     """Each row with its line of the scores; both files are in the order of the source, so neither
     is held.
     """
-    path = Path(scores or "")
-    lines = iter(()) if scores is None else read_scores(path / SCORES if path.is_dir() else path)
+    lines: Iterator[Line] = iter(())
+    if scores is not None:
+        path = Path(scores)
+        lines = read_scores(path / SCORES if path.is_dir() else path)
     line = next(lines, None)
     for raw in rows:
         while line is not None and line.row < raw.number:

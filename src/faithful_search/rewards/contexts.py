@@ -33,8 +33,8 @@ class Transcript:
         return self.chat.observation_ids(text, ended)
 
     def yes_at(self, index: int) -> tuple[int, list[int]]:
-        """Which of the tokens of step `index` its verdict begins in, and the ids that begin a yes
-        there.
+        """The index of the token in which the verdict of step `index` begins, and the ids that
+        start a yes there.
 
         Raises `DataError` when the step's token ids hold no verdict.
         """
@@ -42,10 +42,10 @@ class Transcript:
         place, lead = locate_verdict(
             self.chat.tokenizer, turn, f"trajectory {self.trajectory.id!r}, step {index + 1}"
         )
-        # a yes that was sampled is asked for as the token that was sampled: a word may be tokenised
-        # in several ways
-        said_yes = self.trajectory.steps[index].helpful
-        return place, [turn[place]] if said_yes else choice_ids(self.chat, lead, "yes")
+        if self.trajectory.steps[index].helpful:
+            # A word may be tokenised in several ways: that of this yes is the one that was sampled.
+            return place, [turn[place]]
+        return place, choice_ids(self.chat, lead, "yes")
 
 
 @dataclass(frozen=True)
@@ -70,21 +70,22 @@ class Transcripts:
 
 def turn_ids(tokens: Tokens, index: int) -> list[int]:
     """The ids that the policy sampled in step `index`."""
-    start, middle, _ = tokens.turns[index]
-    return tokens.completion_ids[start:middle]
+    start, response_start, _ = tokens.turns[index]
+    return tokens.completion_ids[start:response_start]
 
 
 def context_of(
     tokens: Tokens, index: int, k: int, responses: Mapping[int, list[int]] | None = None
 ) -> list[int]:
-    """Everything up to token `k` of step `index`, as it was or with other tool `responses`, by
-    their step's index.
+    """Everything before token `k` of step `index`. `responses` has other tool responses, by the
+    index of the step whose response they take the place of.
     """
+    responses = responses or {}
     ids = list(tokens.prompt_ids)
-    for earlier, (_, middle, end) in enumerate(tokens.turns[:index]):
-        ids += turn_ids(tokens, earlier) + (responses or {}).get(
-            earlier, tokens.completion_ids[middle:end]
-        )
+    for earlier, (_, response_start, response_end) in enumerate(tokens.turns[:index]):
+        response = tokens.completion_ids[response_start:response_end]
+        ids += turn_ids(tokens, earlier)
+        ids += responses.get(earlier, response)
     return ids + turn_ids(tokens, index)[:k]
 
 
@@ -95,10 +96,12 @@ def decode(tokenizer: Any, ids: list[int]) -> str:
 
 def token_at(tokenizer: Any, ids: list[int], position: int) -> int:
     """The index of the token that holds the character at `position` of the decoded ids."""
-    # a search by halves: a long turn is decoded a few times, and not once for each of its tokens
-    return bisect_right(
-        range(1, len(ids) + 1), position, key=lambda k: len(decode(tokenizer, ids[:k]))
-    )
+
+    def length_of_first(count: int) -> int:
+        return len(decode(tokenizer, ids[:count]))
+
+    # A search by halves: a long turn is decoded a few times, and not once for each of its tokens.
+    return bisect_right(range(1, len(ids) + 1), position, key=length_of_first)
 
 
 def locate_verdict(tokenizer: Any, turn: list[int], where: str = "turn") -> tuple[int, str]:
@@ -106,7 +109,9 @@ def locate_verdict(tokenizer: Any, turn: list[int], where: str = "turn") -> tupl
     that it holds before the verdict. Raises `DataError` when the ids hold none.
     """
     text = decode(tokenizer, turn)
-    tag = text.find(VERDICT_TAG, max(0, text.find("<think>")))
+    # The parser reads a verdict in the thought; what stands before it is none.
+    thought = max(0, text.find("<think>"))
+    tag = text.find(VERDICT_TAG, thought)
     after_tag = text[tag + len(VERDICT_TAG) :]
     if tag < 0 or not after_tag.strip():
         raise DataError(

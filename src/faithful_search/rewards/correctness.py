@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ..errors import ConfigError
-from ..judges.base import Judge, Pair
+from ..judges.base import Judge, Pair, Verdict
 from ..text import exact_match, f1, sub_exact_match
 from ..trajectory import Trajectory
 from .base import NOT_UPHELD, BatchReward, Column, Result, Score, ask
@@ -45,8 +45,8 @@ class Correctness(BatchReward):
         >>> Correctness().score(Trajectory(answer="The Louvre.", answers=("Louvre",))).value
         1.0
 
-    How to hack it: with "f1" and "sub_em", list many candidates; each gold token, or any gold
-    answer, found counts.
+    How to hack it: list many candidates. "f1" pays for every gold token among them, "sub_em" for
+    any gold answer.
     """
 
     metric: Literal["em", "f1", "sub_em", "judge"] = "em"
@@ -54,6 +54,8 @@ class Correctness(BatchReward):
     judge: Judge | None = None
 
     name: ClassVar[str] = "correctness"
+    # Audits and evaluations call the judge's result `answer_correctness` and `lm_accuracy`; a study
+    # of controls calls what it measures `right`, whatever the metric.
     results: ClassVar[Mapping[str, Result]] = {
         "exact_match": Result(
             asks="is the answer a gold answer?",
@@ -103,40 +105,26 @@ class Correctness(BatchReward):
             )
 
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
-        answers = list(map(short_answer, trajectories))
-        scores: list[Score | None] = []
-        pairs = []  # of the rows whose score is left `None` for the judge
-        for trajectory, answer in zip(trajectories, answers, strict=True):
+        scores: dict[int, Score] = {}
+        pairs: dict[int, Pair] = {}  # for the rows that only the judge can score
+        for row, trajectory in enumerate(trajectories):
+            answer = short_answer(trajectory)
             if not trajectory.answers:
-                scores.append(NO_GOLD)
+                scores[row] = NO_GOLD
             elif not answer.strip():
-                scores.append(NO_ANSWER)
+                scores[row] = NO_ANSWER
             elif self.judge is None:
-                scores.append(self._compared(trajectory, answer))
+                scores[row] = self._compared(trajectory, answer)
             elif exact_match(answer, trajectory.answers, self.how):  # costs no question
-                scores.append(EXACT)
+                scores[row] = EXACT
             else:
-                scores.append(None)
                 gold = "\n\n".join(trajectory.answers)
-                pairs.append(Pair(gold, answer, trajectory.question or "", "correctness"))
-        judged = []
-        for verdict in ask(self.judge, pairs) if self.judge else []:
-            judged_by = {"judge": verdict.judge or (self.judge.name if self.judge else "")}
-            if verdict.label is None:
-                judged.append(
-                    Score(None, f"no verdict: {verdict.why}", {"abstained": True, **judged_by})
-                )
-            else:
-                why = verdict.why or ("" if verdict.label else NOT_UPHELD)
-                judged.append(
-                    Score(
-                        float(verdict.label),
-                        why,
-                        {"p": verdict.p, "exact_match": False, **judged_by},
-                    )
-                )
-        verdicts = iter(judged)
-        return [score or next(verdicts) for score in scores]  # a score is true, also one of 0.0
+                pairs[row] = Pair(gold, answer, trajectory.question or "", "correctness")
+        if self.judge is not None:
+            verdicts = ask(self.judge, list(pairs.values()))
+            for row, verdict in zip(pairs, verdicts, strict=True):
+                scores[row] = _judged(verdict, self.judge)
+        return [scores[row] for row in range(len(trajectories))]
 
     def _compared(self, trajectory: Trajectory, answer: str) -> Score:
         compare = _COMPARE[self.metric]
@@ -146,3 +134,14 @@ class Correctness(BatchReward):
             return Score(value, why)
         published = float(compare(answer, trajectory.answers, "squad"))
         return Score(value, why, {DIFFERS: published} if published != value else {})
+
+
+def _judged(verdict: Verdict, judge: Judge) -> Score:
+    """The score of an answer by the judge's verdict."""
+    judged_by = {"judge": verdict.judge or judge.name}
+    if verdict.label is None:
+        return Score(None, f"no verdict: {verdict.why}", {"abstained": True, **judged_by})
+    why = verdict.why
+    if not why and not verdict.label:
+        why = NOT_UPHELD
+    return Score(float(verdict.label), why, {"p": verdict.p, "exact_match": False, **judged_by})

@@ -34,7 +34,10 @@ from .app import SIZES, ServerLimits, Service, decode
 Query = tuple[str, int]
 """A query and how many passages it asks for."""
 
-_FEW, _THREADS = 4, 8  # queries that are searched on the event loop, and threads for more
+# At most so many queries of a request are searched on the event loop, or in one batch of an index
+# that is `inline`
+_FEW = 4
+_THREADS = 8  # that search an index that is `inline`
 
 
 class _Request(msgspec.Struct):
@@ -73,28 +76,27 @@ _EXAMPLES = {
 }
 
 
-def _written(path: str, results: Sequence[list[Evidence] | ToolError], scored: bool) -> Any:
-    """What was found for each query, in the format of the path; raises what a search failed
-    with.
+def _answer_body(path: str, results: Sequence[list[Evidence] | ToolError], scored: bool) -> Any:
+    """The passages for each query, in the format of the path. Raises the error of a search that
+    failed.
     """
-    documents, scores = [], []
-    for items in results:
-        if isinstance(items, ToolError):
-            raise items
-        documents.append([_document(passage) for passage in items])
-        scores.append([passage.score for passage in items])
+    documents, scores = [], []  # for each query
+    for passages in results:
+        if isinstance(passages, ToolError):
+            raise passages
+        documents.append([_document(passage) for passage in passages])
+        scores.append([passage.score for passage in passages])
     if path == "/search":
         return (documents[0], scores[0]) if scored else documents[0]
     if path == "/batch_search":
         return (documents, scores) if scored else documents
     if not scored:
         return {"result": documents}
-    pairs = (zip(*row, strict=True) for row in zip(documents, scores, strict=True))
-    return {
-        "result": [
-            [{"document": document, "score": score} for document, score in row] for row in pairs
-        ]
-    }
+    rows = []
+    for documents_of_query, scores_of_query in zip(documents, scores, strict=True):
+        pairs = zip(documents_of_query, scores_of_query, strict=True)
+        rows.append([{"document": document, "score": score} for document, score in pairs])
+    return {"result": rows}
 
 
 def _document(passage: Evidence) -> dict[str, str]:
@@ -103,8 +105,12 @@ def _document(passage: Evidence) -> dict[str, str]:
 
 
 class Retrieval(Service):
-    """The retrieval server of an index. One that is `inline` gains nothing by batches: requests of
-    few queries are searched on the event loop itself, others by several threads.
+    """The retrieval server of an index.
+
+    The queries of all requests are collected and searched for in batches on a thread. An index that
+    is `inline` gains nothing by batches: several threads search it, a few queries each. One that is
+    also `quick`, since it is small, is searched on the event loop itself for requests of few
+    queries.
 
     Args:
         top_k: passages for a request that names no number.
@@ -128,6 +134,7 @@ class Retrieval(Service):
         self._batcher: Batcher[Query, list[Evidence]] = Batcher(self._search, batch, threads)
 
     def _answer_at(self, path: str, body: bytes) -> Any:
+        """The answer to a request at this path, or an awaitable of it."""
         example = _EXAMPLES[path]
         request = decode(body, _Request, example)
         queries, scored = request.texts, request.scored
@@ -137,19 +144,21 @@ class Retrieval(Service):
             raise HTTPException(422, f"{len(queries)} queries in a search: use /batch_search")
         if path == "/search" and not queries[0].strip():
             raise HTTPException(400, "query is empty: say what to search for")
-        top_k = self._within_limits(queries, request.wanted)
+        top_k = self._checked_top_k(queries, request.wanted)
         self._queries.inc(len(queries))
         batch = [(query, top_k) for query in queries]
         if self.index.quick and len(batch) <= _FEW:
-            return _written(path, self._search(batch), scored)
+            return _answer_body(path, self._search(batch), scored)
 
         async def batched() -> Any:
-            return _written(path, await asyncio.gather(*map(self._batcher.ask, batch)), scored)
+            return _answer_body(path, await asyncio.gather(*map(self._batcher.ask, batch)), scored)
 
         return batched()
 
-    def _within_limits(self, queries: list[str], requested: int | None) -> int:
-        """How many passages are asked for, by a request within the limits."""
+    def _checked_top_k(self, queries: list[str], requested: int | None) -> int:
+        """The number of passages that are asked for. Raises `HTTPException` for a request beyond
+        the limits.
+        """
         limits, top_k = self.limits, requested or self.top_k
         if not 0 < top_k <= limits.top_k:
             raise HTTPException(

@@ -22,18 +22,25 @@ if TYPE_CHECKING:
 _KEEP_ALIVE = 75
 _BACKLOG = 2048
 
-# Of connections, which uvicorn limits neither in time nor in size:
-# From a connection's opening, and from each further request's first byte, to the end of its headers
-SECONDS = 20.0
-BYTES = 65_536  # of the headers of a request
-# Bytes of a body that came too late to be read, because the request was refused without it
-UNREAD = 32_000_000
-UNTAKEN = 300.0  # seconds in which a client takes what is sent to it
-PIPELINED = (
-    64  # requests before the first answer: reading more of them at once would keep others waiting
-)
-OPEN = 4096  # connections at the same time, fewer where the process may not open as many files
-FILES = 200  # kept for everything that is no connection of a client
+# Limits on connections; uvicorn has none, neither in time nor in size.
+HEADER_SECONDS = 20.0
+"""The time from a connection's opening, and from the first byte of each further request, to the end
+of the headers.
+"""
+HEADER_BYTES = 65_536
+"""The size of a request's headers."""
+REFUSED_BODY_BYTES = 32_000_000
+"""The size of the rest of a body that nobody reads, since the request was refused without it."""
+SEND_SECONDS = 300.0
+"""The time that a client may leave an answer untaken."""
+MAX_PIPELINED = 64
+"""The number of requests that a connection may send before the first is answered. Reading more at
+once would keep others waiting.
+"""
+MAX_CONNECTIONS = 4096
+"""The number of connections at the same time; fewer where the process may open fewer files."""
+SPARE_FILES = 200
+"""The number of open files that are kept for everything but connections."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -83,9 +90,8 @@ def serve(
     old = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         ready()
-        server.run(
-            sockets=[bound]
-        )  # it installs handlers of its own, and passes on to ours afterwards what came
+        # uvicorn installs its own handlers, and raises the signal again, for ours, when it ends.
+        server.run(sockets=[bound])
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
@@ -104,74 +110,89 @@ def server_of(app: "App", drain: float) -> "Server":
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
     base: Any = AutoHTTPProtocol
-    most = min(OPEN, _files() - FILES)
+    max_connections = min(MAX_CONNECTIONS, _max_files() - SPARE_FILES)
     clock = time.monotonic
 
-    class PromptProtocol(base):
-        unread = 0  # bytes since its headers should have come
+    class LimitedProtocol(base):
+        """One connection. `cycle` is uvicorn's: the request that was read last and its answer."""
+
+        # Since when the client has sent no whole request, unless one is being answered
+        silent_since: float | None
+        # Since when headers are expected, unless a request is being answered
+        headers_due_since: float | None
+        # Since when the client takes nothing of what is sent to it
+        send_blocked_since: float | None
+        # What came since headers are expected: a part of them, or the body of a refused request
+        bytes_before_headers: int
 
         def connection_made(self, transport: Transport) -> None:
             super().connection_made(transport)
-            # since when there is no whole request, its headers do not come, its answer is not taken
-            self.unasked: float | None = clock()
-            self.late: float | None = clock()
-            self.untaken: float | None = None
-            if len(self.connections) > most:
-                waiting = (each for each in self.connections if each.unasked is not None)
-                eldest = min(waiting, key=lambda each: each.unasked)
-                eldest.unasked = None  # it is lost only when the event loop comes round
-                eldest.transport.abort()
+            self.silent_since = clock()
+            self.headers_due_since = clock()
+            self.send_blocked_since = None
+            self.bytes_before_headers = 0
+            if len(self.connections) > max_connections:
+                silent = (each for each in self.connections if each.silent_since is not None)
+                longest_silent = min(silent, key=lambda each: each.silent_since)
+                # It leaves `connections` only on the next turn of the event loop.
+                longest_silent.silent_since = None
+                longest_silent.transport.abort()
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            self.note()
+            self._update_silence()
             if self.cycle is not None and not self.cycle.response_complete:
-                self.late, self.unread = None, 0
+                self.headers_due_since = None
+                self.bytes_before_headers = 0
                 return
-            self.late, self.unread = self.late or clock(), self.unread + len(data)
-            refused = self.cycle is not None and self.cycle.more_body
-            if self.unread > (UNREAD if refused else BYTES):
+            if self.headers_due_since is None:
+                self.headers_due_since = clock()
+            self.bytes_before_headers += len(data)
+            was_refused = self.cycle is not None and self.cycle.more_body
+            if self.bytes_before_headers > (REFUSED_BODY_BYTES if was_refused else HEADER_BYTES):
                 self.transport.abort()
 
         def on_message_begin(self) -> None:  # of httptools; h11 reads one request after the other
-            if len(self.pipeline) >= PIPELINED:
+            if len(self.pipeline) >= MAX_PIPELINED:
                 raise OverflowError("too many requests at once")
             super().on_message_begin()
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
-            self.note()
+            self._update_silence()
 
         def pause_writing(self) -> None:
             super().pause_writing()
-            self.untaken = clock()
+            self.send_blocked_since = clock()
 
         def resume_writing(self) -> None:
             super().resume_writing()
-            self.untaken = None
+            self.send_blocked_since = None
 
-        def note(self) -> None:
-            # a connection whose request is whole is being answered
-            received = self.cycle is not None and not (
-                self.cycle.more_body or self.cycle.response_complete
-            )
-            self.unasked = (
-                None if received or self.transport.is_closing() else self.unasked or clock()
-            )
+        def _update_silence(self) -> None:
+            is_whole = self.cycle is not None and not self.cycle.more_body
+            is_answering = is_whole and not self.cycle.response_complete
+            if is_answering or self.transport.is_closing():
+                self.silent_since = None
+            elif self.silent_since is None:
+                self.silent_since = clock()
 
-    class Bounded(uvicorn.Server):
+    class LimitedServer(uvicorn.Server):
         async def on_tick(self, counter: int) -> bool:
+            def is_over(since: float | None, seconds: float) -> bool:
+                return since is not None and clock() - since > seconds
+
             connections: list[Any] = list(self.server_state.connections)
-            for each in connections:
-                since = [(each.late, SECONDS), (each.untaken, UNTAKEN)]
-                if any(start is not None and clock() - start > seconds for start, seconds in since):
-                    each.transport.abort()
+            for connection in connections:
+                headers_are_late = is_over(connection.headers_due_since, HEADER_SECONDS)
+                if headers_are_late or is_over(connection.send_blocked_since, SEND_SECONDS):
+                    connection.transport.abort()
             return await super().on_tick(counter)
 
-    return Bounded(
+    return LimitedServer(
         uvicorn.Config(
             app,
-            http=PromptProtocol,
+            http=LimitedProtocol,
             log_level="warning",
             access_log=False,
             proxy_headers=False,
@@ -183,11 +204,16 @@ def server_of(app: "App", drain: float) -> "Server":
     )
 
 
-def _files() -> int:
-    """How many files the process may have open."""
+def _max_files() -> int:
+    """The number of files that the process may have open, counted as at least 2 × `SPARE_FILES`: at
+    a lower limit the server still takes connections, as long as there are files.
+    """
+    enough = MAX_CONNECTIONS + SPARE_FILES
     try:
         import resource
     except ImportError:  # Windows
-        return OPEN + FILES
+        return enough
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return OPEN + FILES if soft == resource.RLIM_INFINITY else max(soft, 2 * FILES)
+    if soft == resource.RLIM_INFINITY:
+        return enough
+    return max(soft, 2 * SPARE_FILES)

@@ -115,8 +115,8 @@ class Index(ABC):
     """Passages that can be searched, many queries at once."""
 
     inline: ClassVar[bool] = False
-    """Whether a search takes well under a millisecond, so that it may run on an event loop.
-    Searches of other indexes are collected to batches and run on a thread.
+    """Whether a search of a small index takes well under a millisecond, so that it may run on an
+    event loop (`quick`) and gains nothing by batches.
     """
 
     @abstractmethod
