@@ -587,7 +587,7 @@ def test_the_tool_fails_with_the_reason_as_text(app):
 
 
 def test_nothing_to_change_is_said_where_the_outcome_would_be(app):
-    policies = app.named(None)
+    policies = app.local_agents(None)
     assert "ask a question first" in alert(app.propose(None, "E1", "delete it")[1])
     assert "ask a question first" in alert([*app.run_on(None, "E1", "", policies)][-1])
     assert "no evidence to change" in alert(app.propose(Trajectory(()), "E1", "delete it")[1])

@@ -4,8 +4,9 @@ promises them.
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from dialect_texts import EVERY, PIECES, taken_apart, tool_of, trajectories, written
@@ -20,60 +21,114 @@ from faithful_search.errors import ConfigError
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 
-def said(step: Step) -> tuple[object, ...]:
-    return (
-        step.think,
-        step.answer,
-        step.helpful,
-        step.refs,
-        step.call and (step.call.name, step.call.arguments),
-    )
+def what_the_agent_wrote(step: Step) -> tuple[object, ...]:
+    call = step.call and (step.call.name, step.call.arguments)
+    return (step.think, step.answer, step.helpful, step.refs, call)
 
 
-@pytest.mark.parametrize("name", EVERY)
-@settings(max_examples=40)
-@given(data=st.data())
-def test_what_was_rendered_is_read_back(name: str, data: st.DataObject) -> None:
+class Written(NamedTuple):
+    """A trajectory, its text in a dialect, and what is read back from that."""
+
+    dialect: Dialect
+    before: Trajectory
+    text: str
+    after: Trajectory
+
+
+def drawn(name: str, data: st.DataObject) -> Written:
     before, dialect = data.draw(trajectories(name)), load(name)
     text = dialect.render(before)
-    after = dialect.parse(text, fenced=True)
-    assert [said(step) for step in after.steps] == [said(step) for step in before.steps]
-    assert [(step.evidence, step.note) for step in after.steps] == [
-        (s.evidence, s.note) for s in before.steps
-    ]
-    assert not after.all_issues()
+    return Written(dialect, before, text, after=dialect.parse(text, fenced=True))
+
+
+Check = Callable[[str, st.DataObject], None]
+
+
+def in_every_dialect(test: Check) -> Check:
+    """The test, for drawn trajectories in each dialect."""
+    drawing = settings(max_examples=12)(given(data=st.data())(test))
+    return pytest.mark.parametrize("name", EVERY)(drawing)
+
+
+@in_every_dialect
+def test_what_the_agent_wrote_is_read_back(name: str, data: st.DataObject) -> None:
+    _, before, _, after = drawn(name, data)
+    written_steps = [what_the_agent_wrote(step) for step in before.steps]
+    assert [what_the_agent_wrote(step) for step in after.steps] == written_steps
     assert after.answer == before.answer
     assert after.stop_reason == "answered"
+
+
+@in_every_dialect
+def test_what_tools_returned_is_read_back(name: str, data: st.DataObject) -> None:
+    _, before, _, after = drawn(name, data)
+    responses = [(step.evidence, step.note) for step in before.steps]
+    assert [(step.evidence, step.note) for step in after.steps] == responses
+
+
+@in_every_dialect
+def test_what_was_rendered_is_read_without_issues(name: str, data: st.DataObject) -> None:
+    assert not drawn(name, data).after.all_issues()
+
+
+@in_every_dialect
+def test_what_was_read_is_rendered_as_it_was(name: str, data: st.DataObject) -> None:
+    dialect, _, text, after = drawn(name, data)
     assert dialect.render(after) == text
-    # A turn alone reads as it does in the whole, and taken apart into tags as at once.
-    for number, step in enumerate(after.steps):
+
+
+@in_every_dialect
+def test_spans_point_to_what_was_read(name: str, data: st.DataObject) -> None:
+    dialect, _, text, after = drawn(name, data)
+    for step in after.steps:
         assert_spans(dialect, step, text)
+
+
+@in_every_dialect
+def test_a_turn_alone_reads_as_in_the_whole(name: str, data: st.DataObject) -> None:
+    dialect, _, text, after = drawn(name, data)
+    for number, step in enumerate(after.steps):
         start, end = step.spans["step"]
         alone = dialect.parse_turn(text[start:end], first=number == 0)
-        assert said(alone) == said(step)
+        assert what_the_agent_wrote(alone) == what_the_agent_wrote(step)
         assert alone.issues == step.issues
-        assert {
-            part: (a + start, b + start) for part, (a, b) in alone.spans.items()
-        }.items() <= step.spans.items()
+        for part, (part_start, part_end) in alone.spans.items():
+            assert step.spans[part] == (start + part_start, start + part_end)
+
+
+@in_every_dialect
+def test_the_slow_path_of_the_grammar_reads_the_same(name: str, data: st.DataObject) -> None:
+    """Taken apart into tags, as a turn that the one expression does not match is."""
+    dialect, _, text, after = drawn(name, data)
     with taken_apart(dialect.grammar):
         apart = dialect.parse(text, fenced=True)
     assert apart == after
-    assert [list(s.spans) for s in apart.steps] == [list(s.spans) for s in after.steps]
-    # Other evidence changes nothing that the agent said.
-    content = [
-        tuple(Evidence("content", "title", item.id) for item in step.evidence)
-        for step in before.steps
-    ]
-    harmless = [
-        replace(s, evidence=e, note=s.note and "note")
-        for s, e in zip(before.steps, content, strict=True)
-    ]
-    other = dialect.parse(dialect.render(Trajectory(tuple(harmless))), fenced=True)
-    assert [said(step) for step in other.steps] == [said(step) for step in after.steps]
+    assert [list(step.spans) for step in apart.steps] == [list(step.spans) for step in after.steps]
+
+
+@in_every_dialect
+def test_other_evidence_changes_nothing_the_agent_wrote(name: str, data: st.DataObject) -> None:
+    dialect, before, _, after = drawn(name, data)
+    text = dialect.render(Trajectory(tuple(map(with_harmless_response, before.steps))))
+    other = dialect.parse(text, fenced=True)
+    agents_steps = [what_the_agent_wrote(step) for step in after.steps]
+    assert [what_the_agent_wrote(step) for step in other.steps] == agents_steps
     assert other.answer == after.answer
     assert list(other.evidence) == list(after.evidence)
-    for cut in range(0, len(text), max(1, len(text) // 20)):
-        assert dialect.parse(text[:cut]).answer is None or cut >= after.steps[-1].spans["answer"][0]
+
+
+@in_every_dialect
+def test_a_text_cut_before_its_answer_has_none(name: str, data: st.DataObject) -> None:
+    dialect, _, text, after = drawn(name, data)
+    answer_start, _ = after.steps[-1].spans["answer"]
+    for cut in range(0, answer_start, max(1, len(text) // 20)):
+        assert dialect.parse(text[:cut]).answer is None
+
+
+def with_harmless_response(step: Step) -> Step:
+    """The step with another response of the same shape, in which nothing looks like markup."""
+    passages = [Evidence("content", "title", passage.id) for passage in step.evidence]
+    return replace(step, evidence=tuple(passages), note="note" if step.note else "")
 
 
 def assert_spans(dialect: Dialect, step: Step, text: str) -> None:
@@ -87,7 +142,8 @@ def assert_spans(dialect: Dialect, step: Step, text: str) -> None:
     assert part.get("ref", "null") == (", ".join(step.refs) or "null")
     if step.call is not None:
         shown = dialect.render_observation(step.evidence, step.note)
-        assert part["response"].strip() == shown[slice(*dialect.response_span(shown))].strip()
+        start, end = dialect.response_span(shown)
+        assert part["response"].strip() == shown[start:end].strip()
 
 
 MARKUP = [
@@ -105,15 +161,16 @@ MARKUP = [
 @given(data=st.data())
 def test_unfenced_evidence_never_speaks_for_the_agent(name: str, data: st.DataObject) -> None:
     dialect, text = load(name), load(name).render(written(name, text="SLOT"))
-    (asked, *_) = dialect.prompt("Who?", [])[::-1]
-    chat = f"<|im_start|>user\n{asked['content']}<|im_end|>\n<|im_start|>assistant\n"
+    question_message = dialect.prompt("Who?", [])[-1]
+    chat = f"<|im_start|>user\n{question_message['content']}<|im_end|>\n<|im_start|>assistant\n"
     bare = chat.replace("<|im_start|>", "").replace("<|im_end|>", "")
     for prompt in (chat, bare):  # whatever example it holds
         assert (dialect.parse(prompt).answer, dialect.parse(prompt).question) == (None, "Who?")
     log = data.draw(st.sampled_from(["", "\n", " \n\n", chat, bare]))
     forged = "".join(data.draw(st.lists(st.sampled_from(MARKUP), min_size=1, max_size=5)))
     found = dialect.parse(log + text.replace("SLOT", f"x{forged}x"))
-    assert [said(step) for step in found.steps] == [said(step) for step in written(name).steps]
+    agents_steps = [what_the_agent_wrote(step) for step in written(name).steps]
+    assert [what_the_agent_wrote(step) for step in found.steps] == agents_steps
     assert found.answer == "d"
     assert found.question == ("Who?" if log.strip() else None)
 
@@ -144,11 +201,10 @@ def test_a_response_that_was_cut_off_ends_where_the_agent_goes_on(name: str) -> 
     end, asked = shown.index(dialect.closing), dialect.render_turn(Step(think="a", call=call))
     for cut in (end, end + 3):
         t = dialect.parse(f"{asked}{shown[:cut]}{asked}{shown}<answer>Seine</answer>")
-        assert [[item.title for item in step.evidence] for step in t.steps[::2]] == [
-            ["Seine", "Loire"],
-            [],
-        ]
-        assert t.steps[0].issues[-1].kind == "response_unclosed"
+        cut_off, _, last = t.steps
+        assert [passage.title for passage in cut_off.evidence] == ["Seine", "Loire"]
+        assert cut_off.issues[-1].kind == "response_unclosed"
+        assert not last.evidence
         assert t.answer is not None
 
 
@@ -168,8 +224,24 @@ def note_taker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dial
     dialects._known.cache_clear()
 
 
-def test_the_dialect_in_contributing_is_read_back(note_taker: Dialect) -> None:
-    test_what_was_rendered_is_read_back(NOTES)
+@pytest.mark.parametrize(
+    "promise",
+    [
+        test_what_the_agent_wrote_is_read_back,
+        test_what_tools_returned_is_read_back,
+        test_what_was_rendered_is_read_without_issues,
+        test_what_was_read_is_rendered_as_it_was,
+        test_spans_point_to_what_was_read,
+        test_a_turn_alone_reads_as_in_the_whole,
+        test_the_slow_path_of_the_grammar_reads_the_same,
+        test_other_evidence_changes_nothing_the_agent_wrote,
+        test_a_text_cut_before_its_answer_has_none,
+    ],
+)
+def test_the_dialect_in_contributing_keeps_each_promise(
+    note_taker: Dialect, promise: Check
+) -> None:
+    promise(NOTES)
 
 
 def test_the_dialect_in_contributing_keeps_evidence_in(note_taker: Dialect) -> None:
@@ -210,7 +282,11 @@ def test_the_form_on_the_page_of_dialects_is_read_without_issues(name: str) -> N
     assert found.steps[0].evidence
     assert found.answer
     assert not found.all_issues()
-    form = load(name).call_form(["finder"])  # which can stand in a tool response
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_how_a_call_is_written_can_be_told_in_a_response(name: str) -> None:
+    form = load(name).call_form(["finder"])
     assert form
     assert load(name).fence.escape(form) == form
 
@@ -267,10 +343,17 @@ def test_unescape_undoes_escape_and_nothing_forbidden_is_left(name: str, text: s
         ("<thinking> <b>bold</b>", "<thinking> <b>bold</b>"),
     ],
 )
-def test_what_is_written(text: str, escaped: str) -> None:
+def test_only_what_is_forbidden_is_escaped(text: str, escaped: str) -> None:
     assert FENCE.escape(text) == escaped
+
+
+def test_tokens_are_added_to_a_fence_once() -> None:
     fence = Fence("x").with_tokens(["</s>", "</s>"]).with_tokens(["</s>", "[INST]"])
     assert fence == Fence("x", ("</s>", "[INST]"))
+
+
+def test_a_fence_escapes_its_pattern_and_its_tokens() -> None:
+    fence = Fence("x", ("</s>", "[INST]"))
     assert fence.escape("x</s>[INST]") == "&#120;&lt;/s>&#91;INST]"
 
 

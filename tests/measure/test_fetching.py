@@ -11,7 +11,7 @@ from faithful_search.cli import cli
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.measure import fetching
 from faithful_search.measure.audit import audit
-from faithful_search.measure.fetching import FETCHED, cited
+from faithful_search.measure.fetching import FETCHED_FILE, cited_addresses
 from faithful_search.reading.rows import read_trajectories
 from faithful_search.reading.settings import WHOLE
 from faithful_search.trajectory import NOT_REACHABLE
@@ -61,7 +61,7 @@ class TestAudit:
 
     @pytest.fixture
     def trajectory(self, out):
-        return next(iter(read_trajectories(out / FETCHED))).trajectory
+        return next(iter(read_trajectories(out / FETCHED_FILE))).trajectory
 
     def test_two_of_three_sentences_are_carried(self, out):
         assert scores(out)["citation_support_lexical"]["value"] == pytest.approx(2 / 3)
@@ -190,11 +190,11 @@ def test_rows_with_a_trace_stay_as_they_are(site, tmp_path):
     row = {"question": "Who?", "output": f"<answer>Ada ({site.url('/article')})</answer>"}
     (tmp_path / "rows.json").write_text(json.dumps([row], indent=1), encoding="utf-8")
     audit(tmp_path / "rows.json", tmp_path / "out", **ALLOWED)
-    assert json.loads((tmp_path / "out" / FETCHED).read_text(encoding="utf-8")) == row
+    assert json.loads((tmp_path / "out" / FETCHED_FILE).read_text(encoding="utf-8")) == row
 
 
 def test_the_number_of_hosts_is_told(report):
-    assert str(cited(report, WHOLE)) == "3 addresses at 1 host"
+    assert str(cited_addresses(report, WHOLE)) == "3 addresses at 1 host"
 
 
 def test_a_file_in_progress_is_refused(report, tmp_path):

@@ -34,7 +34,7 @@ class Turn(NamedTuple):
 class React(ChatAgent):
     """An agent of this kind says which `actions` there are, and which calls one of them means."""
 
-    own_turns: ClassVar[int] = 3  # reasoning-retrieval turns of both in Proof-of-Use, section 4.1
+    own_turns: ClassVar[int] = 3  # of both agents of this kind in Proof-of-Use, section 4.1
 
     @abstractmethod
     def actions(self) -> str:
@@ -90,7 +90,7 @@ def turn_of(reply: str) -> Turn:
             thoughts.append(message["reasoning_content"])
             continue
         think = "\n".join(thoughts) or None
-        if message["role"] == "tool":
+        if message["role"] == "tool":  # an observation that the model wrote itself, without a call
             return Turn(think)
         [call] = message["tool_calls"]
         if hands_in(call["name"]):

@@ -214,14 +214,14 @@ def open_agent(
     if options["temperature"] is None:
         options["temperature"] = _THREADS_TEMPERATURE if options["threads"] > 1 else 0.0
     if options["agent"]:
-        return _open_asking(toolbox, options)
+        return _open_prompted_agent(toolbox, options)
     if options["url"]:
         return _open_served(environment, toolbox, options)
     return _open_local(question, environment, toolbox, options)
 
 
-def _open_asking(toolbox: "Toolbox", options: dict[str, Any]) -> OpenAgent:
-    """An agent of the room `agents`, which puts the question to the model in its own way."""
+def _open_prompted_agent(toolbox: "Toolbox", options: dict[str, Any]) -> OpenAgent:
+    """The agent that `--agent` names, one of `faithful_search.agents` or of a file."""
     from .. import agents
 
     settings = agents.AgentSettings(
@@ -237,15 +237,15 @@ def _open_asking(toolbox: "Toolbox", options: dict[str, Any]) -> OpenAgent:
     return OpenAgent(agent, opened.writer, opened.stats)
 
 
-class _AskedModel(NamedTuple):
-    """What `OpenAgent` has of a model that an agent asks."""
+class _ModelToAsk(NamedTuple):
+    """A model for an agent, with the writer of its summaries and its counters."""
 
     model: "ChatModel"
     writer: "Writer | None"
     stats: Sequence[Any]
 
 
-def _served_model(options: Mapping[str, Any]) -> _AskedModel:
+def _served_model(options: Mapping[str, Any]) -> _ModelToAsk:
     from ..agents import ServedModel
     from ..judges.endpoint import EndpointJudge
 
@@ -254,24 +254,24 @@ def _served_model(options: Mapping[str, Any]) -> _AskedModel:
     model = ServedModel(name, url)
     # A summary is of rollouts that were sampled just now: no cache could hold it
     writer = EndpointJudge(name, url, cache=None, write_tokens=_SUMMARY_TOKENS)
-    return _AskedModel(model, writer, (model.stats, writer.stats))
+    return _ModelToAsk(model, writer, (model.stats, writer.stats))
 
 
-def _model_here(options: Mapping[str, Any]) -> _AskedModel:
+def _model_here(options: Mapping[str, Any]) -> _ModelToAsk:
     with needs("a model here", "train"):
-        from ..inference.loading import sample_alike
+        from ..inference.loading import seed_sampling
     from ..agents import PolicyModel
     from ..judges.generator import GeneratorJudge
 
-    sample_alike(options["seed"])
+    seed_sampling(options["seed"])
     name = options["policy"]
     source = bundled_policy(name, options["dialect"] or "pou")
     model = PolicyModel.open(source, trust_remote_code=options["trust_remote_code"])
     if name in BUNDLED:  # they cannot write a summary: their threads vote
-        return _AskedModel(model, None, (model.stats,))
+        return _ModelToAsk(model, None, (model.stats,))
     window = model.window or _TOTAL_TOKENS
     writer = GeneratorJudge(model.generator, source, window=window, max_new_tokens=_SUMMARY_TOKENS)
-    return _AskedModel(model, writer, (model.stats,))
+    return _ModelToAsk(model, writer, (model.stats,))
 
 
 def _check_served_name(model: str) -> None:
@@ -299,27 +299,27 @@ def _open_local(
     options: dict[str, Any],
 ) -> OpenAgent:
     with needs("a model here", "train"):
-        from ..inference.loading import max_tokens, open_generator, sample_alike
+        from ..inference.loading import max_tokens, open_generator, seed_sampling
     from .. import dialects
     from ..inference.chat import ChatFormat
     from ..judges.generator import GeneratorJudge
     from ..rollout.threads import Metered
 
-    sample_alike(options["seed"])
+    seed_sampling(options["seed"])
     source = bundled_policy(options["policy"], environment.dialect)
     generator = open_generator(source, trust_remote_code=options["trust_remote_code"])
     # The prompt, with the question and the schemas of the tools, must leave room for the episode
-    fits = max_tokens(generator.model, generator.tokenizer) or _TOTAL_TOKENS
+    window = max_tokens(generator.model, generator.tokenizer) or _TOTAL_TOKENS
     chat = ChatFormat.of(generator.tokenizer, dialects.load(environment.dialect))
-    room = fits - len(chat.prompt_ids(question, toolbox.schemas))
+    room = window - len(chat.prompt_ids(question, toolbox.schemas))
     if room < 1:
         raise ConfigError(
-            f"the question and the tools' descriptions leave none of the model's {fits} tokens"
+            f"the question and the tools' descriptions leave none of the model's {window} tokens"
         )
     options["total_tokens"] = min(options["total_tokens"] or _TOTAL_TOKENS, room)
     metered = Metered(generator)
     agent = agent_of(options, environment, toolbox, metered)
     if options["policy"] in BUNDLED:  # they cannot write a summary: their threads vote
         return OpenAgent(agent, None, (metered,))
-    writer = GeneratorJudge(metered, source, window=fits, max_new_tokens=_SUMMARY_TOKENS)
+    writer = GeneratorJudge(metered, source, window=window, max_new_tokens=_SUMMARY_TOKENS)
     return OpenAgent(agent, writer, (metered,))

@@ -92,7 +92,7 @@ def gauntlet(
     from ..hub.models import settings_to_run, weights_of
     from ..measure.report import aligned
     from ..measure.scores import open_policy
-    from ..measure.writing import results_folder
+    from ..measure.writing import make_folder
     from ..wire.cache import key_of
 
     arguments = settings_from(JudgeArguments, options)
@@ -139,7 +139,7 @@ def gauntlet(
         "alphas": list(alphas),
         "version": __version__,
     }
-    results_folder(out)
+    make_folder(out)
     with ExitStack() as stack:
         for number, scoring_judge in enumerate(filter(None, (judge, second)), start=1):
             stack.enter_context(scoring_judge.keeping(out / f"answers-{number}.sqlite"))

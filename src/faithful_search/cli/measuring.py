@@ -95,7 +95,7 @@ def audit(file: str, policy: Path | None, out: Path | None, estimate: bool, **op
     not be read or judged, and 4 if a --require is not met.
     """
     from ..measure.audit import audit as measure
-    from ..measure.fetching import cited
+    from ..measure.fetching import cited_addresses
     from ..measure.scores import open_policy
     from ..reading.files import local_file
 
@@ -119,7 +119,7 @@ def audit(file: str, policy: Path | None, out: Path | None, estimate: bool, **op
         result = _follow(Path(file), run_audit, folder, settings, judge, options)
     else:
         if settings.fetch:
-            pages = cited(local_file(file), settings)
+            pages = cited_addresses(local_file(file), settings)
             say(f"reading {pages}, each once; what is read is kept in {folder}", err=True)
         result = run_audit(resume=not options["overwrite"], **_with_progress(judge))
         echo(f"{result.text(options['all_rows'])}\n")
@@ -177,7 +177,7 @@ def _write_report(
 ) -> list[str]:
     """Write the report of an audit, and return the names of the audit's files."""
     from ..measure.audit import SPOOLED
-    from ..measure.fetching import FETCHED
+    from ..measure.fetching import FETCHED_FILE
     from ..measure.invented import KEPT, SearchedCorpus
     from ..measure.report import page
     from ..measure.scores import SCORES
@@ -192,7 +192,7 @@ def _write_report(
     # the standard input cannot be read again
     source = folder / SPOOLED if file == "-" else Path(file)
     if settings.fetch:
-        source = folder / FETCHED
+        source = folder / FETCHED_FILE
     try:  # the rows that are shown are read once more; the audit stands without its page
         chosen = choose_rows(scores_file, result.primary, options["report_rows"], row_count)
         revise = None

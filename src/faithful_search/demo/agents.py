@@ -105,7 +105,7 @@ class LocalAgent:
 
     def __init__(self, local: Local) -> None:
         with needs("an agent here", "train"):
-            from ..inference.loading import max_tokens, open_generator, sample_alike
+            from ..inference.loading import max_tokens, open_generator, seed_sampling
         source = bundled_policy(local.policy, local.dialect or "pou")
         settings: dict[str, Any] = {"turns": _TURNS, "total_tokens": _TOTAL}
         settings |= settings_to_run(source, local.dialect, (*CONTEXT_SETTINGS, *BOUNDS))
@@ -113,7 +113,7 @@ class LocalAgent:
         environment = EnvironmentArguments(
             corpus="world", triples=_triples(settings["dialect"]), **settings
         )
-        sample_alike(0)  # without the bars of loading
+        seed_sampling(0)  # without the bars of loading
         generator = open_generator(source, trust_remote_code=local.trust_remote_code)
         toolbox, closed = _toolboxes(environment.dialect, environment.search_top_k)
         chat = ChatFormat.of(generator.tokenizer, dialects.load(environment.dialect))

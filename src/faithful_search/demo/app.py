@@ -14,7 +14,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import msgspec
@@ -60,7 +60,7 @@ def examples() -> dict[str, Trajectory]:
 
 
 @lru_cache
-def outcomes() -> list[Outcome]:
+def recorded_outcomes() -> list[Outcome]:
     """What the bundled agents make of the first example when the fact is changed that its answer
     rests on, recorded, too.
     """
@@ -73,21 +73,41 @@ def link(question: str, name: str) -> str:
     return "?" + urlencode({"question": question, "agent": name})
 
 
-def linked(policies: Mapping[str, Local], request: gradio.Request) -> tuple[Any, ...]:
-    """The question and the agent in the page's address, the question again where it is not shown
-    yet, and the tab of questions where the address has one.
+class Arrival(NamedTuple):
+    """What the address by which a visitor arrives changes in the page; skipped values stay.
+
+    Attributes:
+        question: the question that is shown as asked.
+        agent: the name of the agent that is chosen.
+        question_to_ask: the question again if its answer has to be asked for, else empty: the page
+            already shows that of the first example.
+        tabs: the tab that is open.
     """
+
+    question: Any
+    agent: Any
+    question_to_ask: Any
+    tabs: Any
+
+
+def arrival(policies: Mapping[str, Local], request: gradio.Request) -> Arrival:
+    """What the question and the agent in the page's address change."""
     asked_question = request.query_params.get("question")
     name = request.query_params.get("agent")
     if not asked_question and name not in policies:
         # Nothing to change: a visitor may have begun to write before this arrives.
-        return gradio.skip(), gradio.skip(), gradio.skip(), gradio.skip()
+        return Arrival(gradio.skip(), gradio.skip(), gradio.skip(), gradio.skip())
     first = next(iter(examples()))
     question = (asked_question or first)[:LONGEST]
     if name not in policies:
         name = READS.name
-    to_ask = "" if (question, name) == (first, READS.name) else question
-    return question, name, to_ask, gradio.Tabs(selected="ask") if asked_question else gradio.skip()
+    is_shown = question == first and name == READS.name
+    return Arrival(
+        question=question,
+        agent=name,
+        question_to_ask="" if is_shown else question,
+        tabs=gradio.Tabs(selected="ask") if asked_question else gradio.skip(),
+    )
 
 
 def ask(
@@ -100,8 +120,10 @@ def ask(
     """The agent's trajectory as it grows: its view, and at the end itself. Only a served model is
     given the key.
     """
-    local = (policies or named(None)).get(name)
-    who, where = (local.title, link(question, name)) if local else (f"The model {name}", "")
+    local = (policies or local_agents(None)).get(name)
+    who, where = f"The model {name}", ""
+    if local is not None:
+        who, where = local.title, link(question, name)
     yield view.growing_view(Trajectory((), question), "ask", who), None
     try:
         if local is not None:
@@ -174,7 +196,9 @@ def audit(trajectories: str, dialect: str = "") -> dict[str, Any]:
 def show_row(result: auditing.Audited | None, event: gradio.EventData) -> tuple[Any, Any]:
     """The view of a chosen row, in the left or the right place."""
     places = {"left": gradio.skip(), "right": gradio.skip()}
-    for row in result.rows if result else ():  # of an audit that has been replaced it has no row
+    if result is None:
+        return places["left"], places["right"]
+    for row in result.rows:  # none fits where the row is one of an earlier audit
         if row.number == event.row:
             places[event.side] = gradio.HTML(
                 view.trajectory_view(row.trajectory, event.side), visible=True
@@ -190,18 +214,19 @@ def take(trajectory: Trajectory | None) -> tuple[Any, ...]:
 
 
 def _choice(trajectory: Trajectory) -> gradio.Dropdown:
-    """The evidence that can be changed; chosen is the one cited last, since the answer rests on
-    that.
+    """The evidence that can be changed. The passage that was cited last is chosen, since the answer
+    rests on it; if none was cited, the last one.
     """
     evidence = trajectory.evidence
     cited = [ref for step in trajectory.steps for ref in step.refs if ref in evidence]
-    names = [
-        (f"{id}{' (cited)' if id in cited else ''} {passage.title}: {passage.text}"[:110], id)
-        for id, passage in evidence.items()
-    ]
-    return gradio.Dropdown(
-        names, value=[*evidence, *cited][-1] if evidence else None, label="Evidence"
-    )
+    choices = []
+    for id, passage in evidence.items():
+        mark = " (cited)" if id in cited else ""
+        choices.append((f"{id}{mark} {passage.title}: {passage.text}"[:110], id))
+    chosen = None
+    if evidence:
+        chosen = cited[-1] if cited else list(evidence)[-1]
+    return gradio.Dropdown(choices, value=chosen, label="Evidence")
 
 
 def propose(trajectory: Trajectory | None, id: str | None, kind: Kind) -> tuple[Any, ...]:
@@ -239,9 +264,14 @@ def cheat(question: str, name: str, reward: str) -> str:
         return refused(error)
 
 
-def named(policy: Local | None) -> dict[str, Local]:
-    """The agents that answer on this machine, by what a visitor chooses them by."""
-    return {local.name: local for local in (READS, FOOLED, *([policy] if policy else []))}
+def local_agents(policy: Local | None) -> dict[str, Local]:
+    """The agents that answer on this machine, by the names that a visitor chooses from. `policy`:
+    one of the user's own.
+    """
+    agents_here = [READS, FOOLED]
+    if policy is not None:
+        agents_here.append(policy)
+    return {local.name: local for local in agents_here}
 
 
 def refused(error: Exception) -> str:
@@ -260,7 +290,8 @@ def build(served: Served | None = None, policy: Local | None = None) -> gradio.B
     """The page, ready for `launch`; a served model and a policy of one's own can be asked beside
     the bundled agents.
     """
-    first, policies = next(iter(examples().values())), named(policy)
+    first = next(iter(examples().values()))
+    policies = local_agents(policy)
     both = "both agents" if policy is None else "all three agents"
     # One visitor at a time asks an agent: they share its model
     waits: Any = {"concurrency_id": "agents", "concurrency_limit": 1, "api_visibility": "private"}
@@ -268,7 +299,9 @@ def build(served: Served | None = None, policy: Local | None = None) -> gradio.B
     with gradio.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(600, 600)) as page:
         gradio.api(audit)
         gradio.Markdown(ABOUT if find_spec("torch") else f"{ABOUT}\n\n{NO_TORCH}")
-        asked_state, broken = gradio.State(first), gradio.State(first)
+        # The trajectory in the tab of questions, and the one whose evidence is changed
+        asked_state = gradio.State(first)
+        broken_state = gradio.State(first)
         question_box = gradio.Textbox(visible="hidden")
         with gradio.Tabs() as tabs:
             with gradio.Tab("Break it", id="break"):
@@ -293,10 +326,10 @@ def build(served: Served | None = None, policy: Local | None = None) -> gradio.B
                     with gradio.Column(scale=3, min_width=320):
                         outcome = _html(
                             view.outcome_view(
-                                outcomes(), _item(first, passage_choice.value), proposal
+                                recorded_outcomes(), _item(first, passage_choice.value), proposal
                             )
                         )
-                broken_seen = _html(view.trajectory_view(first, "before"))
+                broken_view = _html(view.trajectory_view(first, "before"))
             with gradio.Tab("Ask", id="ask"):
                 question = gradio.Textbox(
                     first.question, label="Question", max_length=LONGEST, submit_btn="Ask"
@@ -310,7 +343,7 @@ def build(served: Served | None = None, policy: Local | None = None) -> gradio.B
                 name = gradio.Radio(offered, value=READS.name, label="Who answers")
                 key = gradio.Textbox(type="password", label=KEY, visible=served is not None)
                 address = link(first.question or "", READS.name)
-                seen = _html(view.answered_view(first, "ask", READS.title, address))
+                answer_view = _html(view.answered_view(first, "ask", READS.title, address))
                 onward = gradio.Button("Change its evidence →")
             with gradio.Tab("Audit", id="audit"):
                 # one more than is read: a text that the browser cuts there is refused, not audited
@@ -324,19 +357,18 @@ def build(served: Served | None = None, policy: Local | None = None) -> gradio.B
                         [DETECT, *dialects.names()], value=DETECT, label="How it is written"
                     )
                 start = gradio.Button("Audit", variant="primary")
-                audit_state, fetched = gradio.State(), gradio.Textbox(visible="hidden")
+                audit_state, file_text = gradio.State(), gradio.Textbox(visible="hidden")
                 with gradio.Row(visible=False) as downloads:
-                    makers = {
+                    writers = {
                         "report.html": auditing.Audited.report,
                         "scores.jsonl": lambda audited: audited.scores,
                     }
-                    for file, make in makers.items():
-                        made = gradio.Button(f"Download {file}", size="sm").click(
-                            make, audit_state, fetched, **private
+                    for file, write_file in writers.items():
+                        click = gradio.Button(f"Download {file}", size="sm").click(
+                            write_file, audit_state, file_text, **private
                         )
-                        made.then(
-                            None, fetched, None, js=f"(text) => explorer.download(text, '{file}')"
-                        )
+                        download = f"(text) => explorer.download(text, '{file}')"
+                        click.then(None, file_text, None, js=download)
                 summary = _html(js_on_load="explorer.chooses(element, trigger)")
                 with gradio.Row():
                     left, right = _html(min_width=300), _html(visible=False, min_width=300)
@@ -353,18 +385,18 @@ def build(served: Served | None = None, policy: Local | None = None) -> gradio.B
                         cheating.questions_offered(), label="Its question"
                     )
                 try_it = gradio.Button("Let it cheat", variant="primary")
-                cheat_seen = _html()
+                cheat_view = _html()
 
-        def arrived(request: gradio.Request) -> tuple[Any, ...]:
-            return linked(policies, request)
+        def arrive(request: gradio.Request) -> Arrival:
+            return arrival(policies, request)
 
-        page.load(arrived, None, [question, name, question_box, tabs], queue=False, **private)
+        page.load(arrive, None, [question, name, question_box, tabs], queue=False, **private)
         asking = partial(ask, policies=policies, served=served)
         gradio.on(
             [question.submit, question_box.change, name.input],
             asking,
             [question, name, key],
-            [seen, asked_state],
+            [answer_view, asked_state],
             api_name="ask",
             trigger_mode="always_last",  # who switches while an agent is at work sees the other one
             **waits,
@@ -374,12 +406,14 @@ def build(served: Served | None = None, policy: Local | None = None) -> gradio.B
         summary.select(show_row, audit_state, [left, right], **private)
 
         cheat_inputs = [cheat_question, cheat_choice, reward_choice]
-        try_it.click(cheat, cheat_inputs, cheat_seen, **waits)
+        try_it.click(cheat, cheat_inputs, cheat_view, **waits)
 
-        # The agents are not asked about a text that is about to be replaced by a proposal
+        # When something else is to be broken: first hold the button, since the text beside it is
+        # about to be replaced, then take the trajectory, then propose another text and free the
+        # button.
         proposing: Any = {
             "fn": propose,
-            "inputs": [broken, passage_choice, kind],
+            "inputs": [broken_state, passage_choice, kind],
             "outputs": [text_now, outcome, go],
             "queue": False,
             **private,
@@ -390,17 +424,23 @@ def build(served: Served | None = None, policy: Local | None = None) -> gradio.B
             "js": "() => ({__type__: 'update', interactive: false})",
             **private,
         }
-        break_inputs = [broken, passage_choice, broken_seen, outcome]
+        taken = [broken_state, passage_choice, broken_view, outcome]
+
+        def take_example(question: str) -> tuple[Any, ...]:
+            return take(examples()[question])
+
+        def show_break_tab() -> tuple[Any, None]:
+            """Open the tab. No example is chosen there any more."""
+            return gradio.Tabs(selected="break"), None
+
         gradio.on([passage_choice.input, kind.input], **hold).then(**proposing)
-        gradio.on(onward.click, **hold).then(take, asked_state, break_inputs, **private).then(
-            **proposing
-        ).then(lambda: (gradio.Tabs(selected="break"), None), None, [tabs, example], **private)
-        gradio.on(example.input, **hold).then(
-            lambda name: take(examples()[name]), example, break_inputs, **private
-        ).then(**proposing)
-        go.click(
-            partial(run_on, policies=policies), [broken, passage_choice, text_now], outcome, **waits
-        )
+        held = gradio.on(example.input, **hold)
+        held.then(take_example, example, taken, **private).then(**proposing)
+        held = gradio.on(onward.click, **hold)
+        proposed = held.then(take, asked_state, taken, **private).then(**proposing)
+        proposed.then(show_break_tab, None, [tabs, example], **private)
+        run_inputs = [broken_state, passage_choice, text_now]
+        go.click(partial(run_on, policies=policies), run_inputs, outcome, **waits)
     return page.queue(max_size=40, default_concurrency_limit=2)
 
 
@@ -421,7 +461,7 @@ def launch(
 
     def open_agents() -> None:
         with suppress(ConfigError):  # without PyTorch the page says so
-            for local in named(policy).values():
+            for local in local_agents(policy).values():
                 agent(local)
 
     page = build(served, policy)

@@ -1,5 +1,5 @@
-"""How the arguments of a call are written in the markup of models: readers that make calls of the
-text between what begins a call and what ends it.
+"""Readers of the calls that models write in markup of their own: functions that parse the text
+between a call's opening and its closing.
 
 The texts may be hostile, so every pattern takes linear time: each of its repetitions is bounded or
 possessive.
@@ -44,7 +44,7 @@ _PYTHON_NEXT = re.compile(
 
 Calls = list[dict[str, Any]]
 Read = Callable[[re.Match[str], str], Calls]
-"""Makes calls of the match of what begins them and of the text up to what ends them."""
+"""Parses calls: takes the match of their opening and the text up to their closing."""
 
 
 class ArgumentForm(NamedTuple):
@@ -234,9 +234,10 @@ def _python_end(text: str, begin: int) -> int | None:
     closing = {"'": "'", '"': '"', "[": "]", "{": "}"}.get(text[begin : begin + 1])
     for following in _PYTHON_NEXT.finditer(text, begin + 1 if closing else begin):
         end = following.start()
-        if closing is None or text[max(begin + 1, end - _LONGEST_BLANK) : end].rstrip().endswith(
-            closing
-        ):
+        if closing is None:
+            return end
+        tail = text[max(begin + 1, end - _LONGEST_BLANK) : end].rstrip()
+        if tail.endswith(closing):
             return end
     return None
 

@@ -103,6 +103,7 @@ class Message(NamedTuple):
         for piece in self.pieces:
             if piece.source == "content":
                 return offset
+            # Content beside a call stands at the end of the thought
             if piece.source == "thought" and piece.text.endswith(self.content):
                 return offset + len(piece.text) - len(self.content)
             offset += len(piece.text)

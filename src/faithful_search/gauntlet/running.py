@@ -13,7 +13,7 @@ from ..inference.base import Generator, Sampling
 from ..measure.controls import under
 from ..measure.evaluation import run_episodes
 from ..measure.ledger import Ledger, Records, same_settings
-from ..measure.writing import results_folder, write_metrics, write_whole
+from ..measure.writing import make_folder, write_metrics, write_whole
 from ..rewards import Mix, Score
 from ..rollout import Agent, Engine
 from ..rollout.arguments import EnvironmentArguments
@@ -87,7 +87,7 @@ def run_gauntlet(
         raise ConfigError("two mixes have one name: rename a file")
     if HONEST in cheats:
         raise ConfigError(f"{HONEST!r} is the reader's name: rename the file of that cheat")
-    results_folder(folder)
+    make_folder(folder)
     if anew:
         # The ledger's lock keeps this from deleting the files of a run that is under way.
         with Ledger(folder / TRIALS, "gauntlet", anew):
@@ -147,7 +147,7 @@ def play(
     written there as `PLAYER.jsonl`, and those that it already holds are read instead of made.
     """
     if folder is not None:
-        results_folder(folder)
+        make_folder(folder)
     rollouts: Rollouts = {}
     with environment(dialect).toolbox() as toolbox:
         for name, agent in players(cheats, tasks, toolbox, dialect=dialect, policy=policy):

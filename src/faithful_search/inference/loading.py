@@ -159,9 +159,9 @@ def open_generator(name: str, **kwargs: Any) -> TransformersGenerator:
     return TransformersGenerator(*open_model(AutoModelForCausalLM, name, **kwargs))
 
 
-def sample_alike(seed: int) -> None:
-    """Seed what is sampled from now on, and leave the progress of loading to a caller that shows
-    its own.
+def seed_sampling(seed: int) -> None:
+    """Seed what is sampled from now on, so that it is the same each time. Also hide the progress
+    bars of loading models.
     """
     disable_progress_bar()
     torch.manual_seed(seed)

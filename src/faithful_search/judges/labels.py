@@ -13,10 +13,14 @@ import msgspec
 from ..wire.llm import ChatReply, Unanswered, Unreadable
 from .prompting import Messages
 
+# Numbers of tokens, about: of what a chat template adds, of a label, of a line as "12: 1" for one
+# question of a group, and of a text that is written
+_TEMPLATE_TOKENS = 12
+_LABEL_TOKENS = 2
+_LINE_TOKENS = 4
+_TEXT_TOKENS = 96
+_SHORT = 16  # the most tokens of a reply without reasoning
 _CHARACTERS = 4  # of a token of English, about
-_TEMPLATE = 12  # tokens that a chat template adds, about
-_SHORT = 16  # the most tokens of a label without reasoning
-_CLAIMS = 96  # tokens of a written text, about
 _LABEL = re.compile(r"""\A[\s"'`*]*+([01])[\s"'`*.]*+\Z""")
 _JSON_LABEL = re.compile(
     r'\A(?:```(?:json)?+)?+\s*+\{\s*+"label"\s*+:\s*+"?+([01])"?+\s*+\}\s*+(?:```)?+\Z'
@@ -46,14 +50,15 @@ class Question(msgspec.Struct, frozen=True):
     def tokens(self) -> tuple[int, int]:
         """About how many tokens prompt and answer take."""
         characters = sum(len(message["content"]) for message in self.messages)
-        prompt = characters // _CHARACTERS + _TEMPLATE
-        most = self.body.get("max_tokens") or _CLAIMS
+        prompt = characters // _CHARACTERS + _TEMPLATE_TOKENS
+        most = self.body.get("max_tokens") or _TEXT_TOKENS
         if self.writes:
-            return prompt, min(most, _CLAIMS)
+            return prompt, min(most, _TEXT_TOKENS)
         if self.members:
-            return prompt, 4 * len(self.members)
-        # a model that may write more than a label needs may reason, and use it all
-        return prompt, 2 if most <= _SHORT else most
+            return prompt, _LINE_TOKENS * len(self.members)
+        if most <= _SHORT:
+            return prompt, _LABEL_TOKENS
+        return prompt, most  # a model that may write more than a label needs may reason
 
 
 class JudgeAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -192,7 +197,10 @@ class ReplyForm(NamedTuple):
             # some servers refuse more than 5
             is_too_many = self.top_logprobs > 5 and _AMOUNT.search(message)
             return self._replace(top_logprobs=5 if is_too_many else 0)
-        return self._replace(choice=False) if self.choice else ReplyForm()
+        if self.choice:
+            # Log-probs are worth more, so what constrains the output is given up before them
+            return self._replace(choice=False)
+        return ReplyForm()
 
 
 RICHEST = ReplyForm(20, True)

@@ -30,7 +30,7 @@ from .ledger import Records, same_settings
 from .report import aligned, interval
 from .stats import Estimate, mean_ci
 from .workers import chunks, progress_bar
-from .writing import results_folder, write_metrics
+from .writing import make_folder, write_metrics
 
 ROWS, SETTINGS, RESULTS = "rows.jsonl", "settings.json", "answerable.json"
 DEPTH = 20
@@ -329,7 +329,7 @@ def run_lookup(
         )
     depth = max(DEPTH, limits.top_k)
     settings = {**settings, "depth": depth}
-    file = results_folder(folder) / ROWS
+    file = make_folder(folder) / ROWS
     if anew:
         file.unlink(missing_ok=True)
     same_settings(folder / SETTINGS, settings, "give another --out, or --overwrite", ledger=file)

@@ -36,7 +36,7 @@ from .scores import SCORES, RowScorer, ScoreLog, read_scores
 from .settings import AuditSettings
 from .summary import ALWAYS, SUMMARY, Audit, summarize
 from .workers import chunks, in_order, progress_bar
-from .writing import results_folder, write_metrics
+from .writing import make_folder, write_metrics
 
 if TYPE_CHECKING:
     from ..judges.endpoint import EndpointJudge
@@ -109,7 +109,7 @@ def audit(
         gates.check(audit_settings.require, {**ALWAYS, **bounds})
         header = _header(source, audit_settings, scorer)
         # Made after source and corpus were read, so that a wrong name leaves no folder
-        results_folder(folder)
+        make_folder(folder)
         scores_file = folder / SCORES
         stored_audit = {}
         if resume:
@@ -134,8 +134,8 @@ def audit(
         if audit_settings.fetch:
             if not resume:
                 fetching.forget(folder)
-            pages = fetching.cited(path, audit_settings)
-            path_to_score = fetching.with_sources(
+            pages = fetching.cited_addresses(path, audit_settings)
+            path_to_score = fetching.fetch_sources(
                 rows, pages, folder, audit_settings.fetch_allow, on_progress
             )
             rows_to_score = RowSource(path_to_score, audit_settings)

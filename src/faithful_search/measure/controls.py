@@ -40,7 +40,7 @@ from .ledger import Ledger, same_settings
 from .origins import Decorated
 from .report import aligned, interval
 from .stats import Estimate, mean_ci, paired_difference
-from .writing import results_folder, write_metrics
+from .writing import make_folder, write_metrics
 
 OPEN, CLOSED, BLOCKED, CHANGED = CONDITIONS = ("open", "closed", "blocked", "changed")
 FOLLOW = "follow_rate"
@@ -395,7 +395,7 @@ def run_study(
     Raises `ConfigError` as `finished_rollouts` does, and when the endpoint answered no question;
     `DataError` when another run writes to the folder.
     """
-    file = results_folder(folder) / ROLLOUTS
+    file = make_folder(folder) / ROLLOUTS
     with Ledger(file, "evaluation", anew):  # locked: another run may own the folder
         finished_rollouts(folder, settings)
         write_metrics(folder / SETTINGS, settings)

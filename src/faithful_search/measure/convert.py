@@ -19,7 +19,7 @@ from .documents import Converted, Document, documents_of
 from .inspect_log import write_inspect_log
 from .langfuse import batch_of
 from .settings import Format
-from .writing import results_folder
+from .writing import make_folder
 
 UNKNOWN = "unknown"
 _UNSAFE = re.compile(r"[^\w.-]+", re.ASCII)
@@ -58,7 +58,7 @@ def convert(
         return write_inspect_log(local_file(source), rows, out, scores or "")
     conversion = Converted()
     files = _written(documents_of(rows, scores, conversion), to, scrub, conversion)
-    folder = results_folder(out.parent if out.suffix == ".jsonl" else out)
+    folder = make_folder(out.parent if out.suffix == ".jsonl" else out)
     try:
         if out.suffix == ".jsonl":
             with replacing(out) as partial, partial.open("wb") as file:

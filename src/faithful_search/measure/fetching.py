@@ -1,7 +1,7 @@
 """Fetch the pages that reports without a trace cite, so that there is evidence to judge them by.
 
 ```
-rows ─ cited ─> Cited: an address for each page ─ with_sources ─> CitedPage ─> rows with `fetched_sources`
+rows ─ cited_addresses ─> CitedAddresses ─ fetch_sources ─> FetchedPage ─> rows with `fetched_sources`
 ```
 
 Pages are read by `tools.browse` behind its guard, since the writer of a report chose the addresses.
@@ -21,7 +21,7 @@ import msgspec
 from ..citations import is_address, page_of, read_answer
 from ..errors import ToolError
 from ..evidence import note_kind
-from ..formats.report import FETCHED as COLUMN
+from ..formats.report import FETCHED as FETCHED_COLUMN
 from ..reading.rows import Raw, Reader, RowSource, decoded
 from ..reading.settings import ReadingSettings
 from ..text import shortened
@@ -36,7 +36,7 @@ from ..wire.http import Http
 from .workers import progress_bar
 from .writing import write_whole
 
-FETCHED = "fetched.jsonl"
+FETCHED_FILE = "fetched.jsonl"
 """The file in the audit's folder with the rows and the pages that they cite. All commands read
 it.
 """
@@ -45,7 +45,7 @@ _AT_ONCE = 8  # the largest number of simultaneous requests
 _SCHEMES = ("http://", "https://")
 
 
-class CitedPage(msgspec.Struct, frozen=True, omit_defaults=True):
+class FetchedPage(msgspec.Struct, frozen=True, omit_defaults=True):
     """A page that is cited. `error` says why it is not reachable; a `transient` error is not kept,
     so that the page is asked for again.
     """
@@ -58,7 +58,7 @@ class CitedPage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @dataclass(frozen=True)
-class Cited:
+class CitedAddresses:
     """The pages that reports without a trace cite: the addresses as they were first written, by
     `citations.page_of`.
     """
@@ -75,24 +75,24 @@ class Cited:
         return f"{len(self.addresses):,} {addresses} at {len(self.hosts):,} {hosts}"
 
 
-def cited(path: Path, reading: ReadingSettings) -> Cited:
+def cited_addresses(path: Path, reading: ReadingSettings) -> CitedAddresses:
     """The pages that the reports in a file cite. Nothing is fetched. Raises as `RowSource` does."""
     source = RowSource(path, reading)
     addresses: dict[str, str] = {}
     for raw in source:
-        for page, address in _cited_by(_report(raw, source.reader)).items():
+        for page, address in _addresses_in(_report(raw, source.reader)).items():
             addresses.setdefault(page, address)
-    return Cited(addresses)
+    return CitedAddresses(addresses)
 
 
-def with_sources(
-    source: RowSource,
-    pages: Cited,
+def fetch_sources(
+    rows: RowSource,
+    pages: CitedAddresses,
     folder: Path,
     allow: str = "",
     on_progress: Callable[..., Any] | None = None,
 ) -> Path:
-    """Fetch each of these pages once, and write a file with the rows of `source`, to which the
+    """Fetch each of these pages once, and write a file of these rows, to which the
     pages that they cite are added. Returns the file.
 
     Pages are kept in the folder, so that an interrupted run can be continued; pages with a
@@ -108,7 +108,7 @@ def with_sources(
         total=len(pages.addresses), desc="reading sources", unit="page"
     )
 
-    async def fetch(entry: tuple[str, str]) -> tuple[str, CitedPage]:
+    async def fetch(entry: tuple[str, str]) -> tuple[str, FetchedPage]:
         name, address = entry
         page, _ = await cache.get_or_compute(
             key_of(page=name, allow=entries), partial(_fetch, browse, address), _decode, _encode
@@ -119,8 +119,8 @@ def with_sources(
     with closing(cache), bar:
         work = map_concurrently(fetch, pages.addresses.items(), _AT_ONCE)
         read_pages = dict(Background().run(work))
-    rows = b"".join(_with_pages(raw, source.reader, read_pages) for raw in source)
-    return write_whole(folder / FETCHED, rows)
+    lines = [_with_pages(raw, rows.reader, read_pages) for raw in rows]
+    return write_whole(folder / FETCHED_FILE, b"".join(lines))
 
 
 def forget(folder: Path) -> None:
@@ -129,26 +129,28 @@ def forget(folder: Path) -> None:
         (folder / f"{PAGES}{suffix}").unlink(missing_ok=True)
 
 
-async def _fetch(browse: Browse, address: str) -> CitedPage:
+async def _fetch(browse: Browse, address: str) -> FetchedPage:
     try:
         paragraphs = await browse.browse(url=address)
     except ToolError as error:
         why = one_line(str(error)).removeprefix("The url was not read: ")
-        return CitedPage(address, error=why, transient=error.transient)
+        return FetchedPage(address, error=why, transient=error.transient)
     text = shortened("\n".join(paragraph.text for paragraph in paragraphs), EVIDENCE_LENGTH)
     title = paragraphs[0].title if paragraphs else ""
     kind = note_kind(Evidence(text, title, url=address))
     if kind is not None or not text.strip():
-        return CitedPage(address, error=f"shows no page ({kind or 'empty'}): {shortened(text, 80)}")
-    return CitedPage(address, title, text)
+        return FetchedPage(
+            address, error=f"shows no page ({kind or 'empty'}): {shortened(text, 80)}"
+        )
+    return FetchedPage(address, title, text)
 
 
-def _encode(page: CitedPage) -> bytes | None:
+def _encode(page: FetchedPage) -> bytes | None:
     return None if page.transient else msgspec.json.encode(page)
 
 
-def _decode(data: bytes) -> CitedPage:
-    return msgspec.json.decode(data, type=CitedPage)
+def _decode(data: bytes) -> FetchedPage:
+    return msgspec.json.decode(data, type=FetchedPage)
 
 
 def _report(raw: Raw, reader: Reader) -> Trajectory | None:
@@ -159,7 +161,7 @@ def _report(raw: Raw, reader: Reader) -> Trajectory | None:
     return trajectory
 
 
-def _cited_by(report: Trajectory | None) -> dict[str, str]:
+def _addresses_in(report: Trajectory | None) -> dict[str, str]:
     """The addresses that a report cites, by page."""
     addresses: dict[str, str] = {}
     if report is None:
@@ -175,7 +177,7 @@ def _address(name: str) -> str:
     return name if name.lower().startswith(_SCHEMES) else f"https://{page_of(name)}"
 
 
-def _with_pages(raw: Raw, reader: Reader, pages: Mapping[str, CitedPage]) -> bytes:
+def _with_pages(raw: Raw, reader: Reader, pages: Mapping[str, FetchedPage]) -> bytes:
     """The row as a JSON line. A report has the pages that it cites in a column of their own."""
     if raw.error:
         return msgspec.json.encode({"could not be read": raw.error}) + b"\n"
@@ -183,5 +185,5 @@ def _with_pages(raw: Raw, reader: Reader, pages: Mapping[str, CitedPage]) -> byt
     row = None if report is None else decoded(raw.data).value
     if not isinstance(row, dict):
         return raw.data.strip().replace(b"\n", b" ") + b"\n"
-    cited_pages = [msgspec.to_builtins(pages[name]) for name in _cited_by(report)]
-    return msgspec.json.encode({**row, COLUMN: cited_pages}) + b"\n"
+    cited_pages = [msgspec.to_builtins(pages[name]) for name in _addresses_in(report)]
+    return msgspec.json.encode({**row, FETCHED_COLUMN: cited_pages}) + b"\n"

@@ -33,7 +33,7 @@ from .provenance import NAMED, PAIRS, PROVENANCE, File, Provenance
 from .scores import pairs_of_each
 from .settings import LabelSettings, PairMetric
 from .workers import chunks, in_order, progress_bar
-from .writing import results_folder, write_metrics
+from .writing import make_folder, write_metrics
 
 METRICS = get_args(PairMetric)
 BATCH_ROWS = 64  # the number of rows that a process reads at a time
@@ -127,7 +127,7 @@ def label(
     bar = on_progress or progress_bar
     judge = reward(label_settings.metric, judge).judge
     sources = files_of(files)
-    folder = results_folder(Path(out))
+    folder = make_folder(Path(out))
     with Records(folder / PAIRS, "labelling", LabelledPair, _id_and_label) as labels:
         unfinished = _begun(label_settings, judge, folder).with_files(sources.values())
         # Written before the first label, so that the labels of a run that is killed say whose they

@@ -33,7 +33,7 @@ from .ledger import Ledger, answers_kept, same_settings, width_of
 from .provenance import NAMED, PROVENANCE, File
 from .settings import LabelSettings
 from .workers import chunks, progress_bar
-from .writing import results_folder, write_metrics
+from .writing import make_folder, write_metrics
 
 if TYPE_CHECKING:
     from ..judges.endpoint import EndpointJudge
@@ -114,7 +114,7 @@ def score_by_rubric(
     label_settings = LabelSettings(**settings)
     writer = _writer(judge)
     sources = files_of(files)
-    folder = results_folder(Path(out))
+    folder = make_folder(Path(out))
     prompt = prompting.load(METRIC)
     kind = {"metric": METRIC, "judge": writer.name, "prompts": {prompt.id: prompt.digest}}
     with Ledger(folder / SCORED, "labelling") as ledger:

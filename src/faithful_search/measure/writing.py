@@ -22,7 +22,7 @@ def write_whole(path: Path, data: bytes) -> Path:
     """Write the file, and create its folder if needed. Returns `path`. Raises `DataError` when it
     cannot be written.
     """
-    results_folder(path.parent)
+    make_folder(path.parent)
     try:
         with replacing(path) as new:
             new.write_bytes(data)
@@ -87,7 +87,7 @@ def card_of(package: str, template: str, data: Any, **values: Any) -> bytes:
     return str(redact(text)).encode()
 
 
-def results_folder(out: Path) -> Path:
+def make_folder(out: Path) -> Path:
     """Create the folder if needed, and return it. Raises `DataError` when it cannot be created."""
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ from ..measure.evaluation import Evaluation, differences
 from ..measure.ledger import answers_kept, same_settings
 from ..measure.probes import Blanked
 from ..measure.suite import default_rewards, evaluate_agent, evaluate_policy
-from ..measure.writing import results_folder, write_metrics
+from ..measure.writing import make_folder, write_metrics
 from ..rollout import Engine
 from ..tasks import Task, load_tasks
 from ..tools.toolbox import Toolbox
@@ -167,7 +167,7 @@ def evaluate(
     from transformers import set_seed
 
     subfolder = "compared" if name == script.compare_with else "policy"
-    folder = results_folder(Path(script.out) / UNFINISHED / subfolder)
+    folder = make_folder(Path(script.out) / UNFINISHED / subfolder)
     # Another seed after each interruption: the same draws must not come twice
     finished = 0
     for path in folder.glob("*.jsonl"):

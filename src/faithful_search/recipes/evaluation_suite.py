@@ -17,7 +17,7 @@ from ..judges import Judge
 from ..measure.evaluation import Evaluation
 from ..measure.ledger import same_settings
 from ..measure.sets import SuiteResults
-from ..measure.writing import results_folder, write_metrics
+from ..measure.writing import make_folder, write_metrics
 from ..suites import AgentLimits, QuestionSet, Suite
 from ..tasks import Task
 from .evaluation_models import Models
@@ -84,7 +84,7 @@ def measure_suite(script: EvaluationArguments, suite: Suite) -> dict[str, Any]:
         for folder in folders:
             if (folder / SETTINGS).exists():
                 shutil.rmtree(folder)
-    results_folder(mark)
+    make_folder(mark)
     judge = script.load_judge()
     models = Models()
     evaluations: dict[str, Evaluation] = {}

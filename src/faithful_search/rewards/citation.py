@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ..evidence import supporting
 from ..trajectory import Evidence, Step, Trajectory
@@ -90,13 +90,13 @@ class Citation(Reward):
         values = [1.0 if all(check) else -1.0 for check in checks]
         why = ""
         if -1.0 in values:
-            number = values.index(-1.0) + 1
-            previous, step = trajectory.steps[number - 1 : number + 1]
-            why = f"step {number + 1}: {_problem(previous, step, checks[number - 1])}"
-        columns = zip(CHECKS, map(list, zip(*checks, strict=True)), strict=True)
-        return Score(
-            sum(values) / len(values), why, {"applies": True, **dict(columns)}, (None, *values)
-        )
+            index = values.index(-1.0)  # of the check; the step itself is the next one
+            previous, step = trajectory.steps[index], trajectory.steps[index + 1]
+            why = f"step {index + 2}: {_problem(previous, step, checks[index])}"
+        parts: dict[str, Any] = {"applies": True}
+        for place, name in enumerate(CHECKS):
+            parts[name] = [check[place] for check in checks]
+        return Score(sum(values) / len(values), why, parts, (None, *values))
 
     def measure(self, score: Score) -> float | None:
         """The share of steps with R_cite^t = +1: (R_cite + 1) / 2."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 from ..citations import read_answer
 from ..trajectory import Trajectory
 from .base import Result, Reward, Score
-from .citation_returned import nothing_cited
+from .citation_returned import why_nothing_is_cited
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class CitationCoverage(Reward):
         reading = read_answer(trajectory)
         sentences = reading.sentences
         if not reading.citations or not sentences:
-            return Score(None, nothing_cited(trajectory))
+            return Score(None, why_nothing_is_cited(trajectory))
         bare = [sentence.text for sentence in sentences if not sentence.sources]
         why = f"cites nothing: {bare[0]!r}" if bare else ""
         parts = {"sentences": len(sentences), "citing": len(sentences) - len(bare)}

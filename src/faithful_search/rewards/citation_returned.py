@@ -60,7 +60,7 @@ class CitationReturned(Reward):
         reading = read_answer(trajectory)
         sources = different(reading)
         if not sources:
-            return Score(None, nothing_cited(trajectory))
+            return Score(None, why_nothing_is_cited(trajectory))
         if is_report(trajectory):
             return Score(None, REPORT)
         if results_unknown(trajectory):
@@ -100,7 +100,7 @@ def is_unread_report(trajectory: Trajectory) -> bool:
     return is_report(trajectory) and not any(step.evidence for step in trajectory.steps)
 
 
-def nothing_cited(trajectory: Trajectory) -> str:
+def why_nothing_is_cited(trajectory: Trajectory) -> str:
     """Why an answer without citations has no value."""
     answered = (trajectory.answer or "").strip()
     return "the answer cites nothing" if answered else "no answer given"

@@ -1,4 +1,4 @@
-"""Does what a sentence of the answer cites carry it?"""
+"""Do the sources that a sentence of the answer cites support it?"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from .citation_returned import (
     REPORT_UNREAD,
     RESULTS_UNKNOWN,
     is_unread_report,
-    nothing_cited,
     results_unknown,
+    why_nothing_is_cited,
 )
 
 MADE_UP = Verdict(0.0, False, "cites only what was never returned", "rule")
@@ -26,15 +26,15 @@ SAYS_NOTHING = Verdict(0.0, False, "cites only an error, or another note of a to
 
 @dataclass(frozen=True)
 class CitationSupport(JudgedReward):
-    """The share of the answer's citing sentences that the sources they cite carry.
+    """The share of the answer's citing sentences that the sources they cite support.
 
     ```
-    citation_support = |{citing sentences upheld by what they cite}| / |{citing sentences}|
+    citation_support = |{citing sentences supported by what they cite}| / |{citing sentences}|
     ```
 
     Ours. The premise is the texts of all passages that a sentence cites (for what a citation refers
     to see `CitationReturned`), the hypothesis the sentence without marks. A sentence that cites
-    only what was never returned is not carried. One whose sources were returned without their text,
+    only what was never returned is not supported. One whose sources were returned without their text,
     as by APIs that keep it to themselves, cannot be judged and is not counted: `parts["unread"]`
     says how many. Without a sentence that cites there is no value.
 
@@ -86,7 +86,7 @@ class CitationSupport(JudgedReward):
         reading = read_answer(trajectory)
         unread = _unread(reading.sentences)
         if not reading.citations:
-            why = nothing_cited(trajectory)
+            why = why_nothing_is_cited(trajectory)
         elif is_unread_report(trajectory):
             why = REPORT_UNREAD
         elif results_unknown(trajectory):

@@ -47,8 +47,8 @@ def of(source: str | os.PathLike[str]) -> QuestionSource | None:
 
 
 def with_corpus(source: str | os.PathLike[str]) -> QuestionSource | None:
-    """The source that has questions, or the passages for them, of this name; `None` for questions
-    that any corpus may answer, and for any other corpus.
+    """The source of this name if its questions need a corpus of their own, which may have the same
+    name; else `None`.
 
     Example:
         >>> with_corpus("world") is of("world"), with_corpus("hotpotqa") is None

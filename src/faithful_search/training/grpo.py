@@ -57,6 +57,9 @@ logger = logging.getLogger(__name__)
 class SearchGRPOTrainer(UpdateTrainer):
     """Trains a search agent on rewards that read its whole trajectory.
 
+    `rollouts` is the batch under way: `UpdateTrainer` begins it, generation fills it, and the
+    reward function scores it.
+
     Args:
         model: a causal LM or its name, as TRL takes it, or "tiny": the bundled policy of the
             dialect.
@@ -361,7 +364,7 @@ class SearchGRPOTrainer(UpdateTrainer):
         """
         step = self.state.global_step
         trajectories = self._with_ids(trajectory, task)
-        # Before the probes' passes, which hide it from ZeRO-3
+        # Gather the output layer now: the probes' forward passes would hide it from ZeRO-3
         hold_head(self.policy.model, self.accelerator)
         with self.asking(self.mix):
             components, probes = take_probes(self.mix.components(trajectories))
@@ -419,9 +422,9 @@ class SearchGRPOTrainer(UpdateTrainer):
             return
         unjudged = sum(rollout.unjudged for rollout in rollouts.gathered)
         most_unjudged = self.args.max_abstained * len(rollouts.gathered)
-        if unjudged > most_unjudged and not self.stop.silence:
+        if unjudged > most_unjudged and not self.stop.judge_failure:
             # The first warning is that of the judge; an earlier step's reason stays
-            self.stop.silence = f"at step {step + 1} {warnings[0]}"
+            self.stop.judge_failure = f"at step {step + 1} {warnings[0]}"
         if is_main and self.rollout_log is not None:
             alpha = self.mix.alpha(state)
             self.rollout_log.append([rollout.logged(step, alpha) for rollout in rollouts.gathered])
@@ -446,8 +449,8 @@ class SearchGRPOTrainer(UpdateTrainer):
         if self.worlds is not None and self._training:
             # As `_with_ids` writes them; the rows are those of the global batch from its first on
             task_ids = [trajectory.id.rpartition("@")[0] for trajectory in trajectories]
-            due = self.worlds.due(task_ids, first=0, step=self.state.global_step)
-            metrics |= world_metrics(trajectories, due)
+            changed_rows = self.worlds.due(task_ids, first=0, step=self.state.global_step)
+            metrics |= world_metrics(trajectories, changed_rows)
         return metrics
 
 

@@ -22,12 +22,12 @@ class OrderlyStop(TrainerCallback):
 
     def __init__(self, on_sigterm: bool) -> None:
         self.on_sigterm = on_sigterm
-        self.silence = ""
+        self.judge_failure = ""
         self.sigterm_received = False
         self.stopped = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.silence, self.stopped = "", False
+        self.judge_failure, self.stopped = "", False
         if self.on_sigterm:
             self._before = signal.signal(signal.SIGTERM, self._on_sigterm)
 
@@ -40,7 +40,7 @@ class OrderlyStop(TrainerCallback):
             # The processes tell each other whether one has received it, so that all save together
             asks = self.on_sigterm and not last
             stop_for_sigterm = asks and any(gather_object([self.sigterm_received]))
-            if stop_for_sigterm or self.silence:
+            if stop_for_sigterm or self.judge_failure:
                 control.should_save = control.should_training_stop = self.stopped = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -52,9 +52,9 @@ class OrderlyStop(TrainerCallback):
         says why, and how to resume.
         """
         checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        if self.silence:
+        if self.judge_failure:
             raise JudgeError(
-                f"{self.silence}. That is more than max_abstained={args.max_abstained:g} of a "
+                f"{self.judge_failure}. That is more than max_abstained={args.max_abstained:g} of a "
                 f"batch, so training stopped; the checkpoint is {checkpoint}. When the judge "
                 "answers again, resume from it"
             )

@@ -19,12 +19,15 @@ from ..inference.base import Generator, Sampling
 from ..inference.vllm import VLLM, VLLMGenerator, VLLMServer, wait_for_server
 from .endings import RESUME, ending_after
 
-_ROWS, _TOKENS = 4, 16  # the numbers of texts and tokens that `check_sync` samples
+# `check_sync` samples so many texts of so many tokens
+_ROWS = 4
+_TOKENS = 16
 ROUNDING = 0.2
 """The largest difference of log-probs, in nats per token, that `check_sync` takes for rounding.
 
-In bfloat16 it is about 0.05, and up to 0.5 with the changed embedding, which moves the model by
-about 3. Samples of a layer that was not updated are off by 10.
+`check_sync` changes the embedding, compares, restores it and compares again. In bfloat16 the
+difference is about 0.05, and up to 0.5 with the changed embedding, which moves the model itself by
+about 3. Where a layer was not updated it is about 10.
 """
 
 
@@ -141,13 +144,13 @@ def check_sync(
     finally:
         _flip(model)
     sync()
-    _, *restored = sample()
+    _, sampled_restored, scored_restored = sample()
     # Of the first tokens, but with the restored embedding
     before = _logprobs(scorer, prompt, ids)
     _reshard(model)
     result = SyncCheck(
         changed=_difference(sampled, scored),
-        restored=_difference(*restored),
+        restored=_difference(sampled_restored, scored_restored),
         moved=_difference(scored, before),
     )
     for check, failed in gather_object([(result, failures)]):
@@ -168,16 +171,22 @@ def check_sync(
 
 
 def _logprobs(scorer: Generator, prompt: list[int], rows: Sequence[list[int]]) -> list[float]:
-    places = [(row[:place], row[place]) for row in rows for place in range(len(row))]
-    probs = scorer.choice_probs(
-        [prompt + before for before, _ in places], [[[token]] for _, token in places]
-    )
+    """The log-prob of each token of these rows, which go on from the prompt."""
+    contexts: list[list[int]] = []
+    choices: list[list[list[int]]] = []  # at each place the one choice of its one token
+    for row in rows:
+        for place, token in enumerate(row):
+            contexts.append(prompt + row[:place])
+            choices.append([[token]])
+    probs = scorer.choice_probs(contexts, choices)
     smallest = torch.finfo(torch.float32).tiny  # p may have underflowed to 0
     return [log(max(p, smallest)) for [p] in probs]
 
 
 def _difference(first: Sequence[float], second: Sequence[float]) -> float:
-    """The mean absolute difference; NaN if nothing could be sampled."""
+    """The mean absolute difference of log-probs; NaN if nothing could be sampled. vLLM may give
+    fewer than there are tokens.
+    """
     differences = [abs(a - b) for a, b in zip(first, second, strict=False)]
     return fmean(differences) if differences else float("nan")
 

@@ -33,7 +33,8 @@ class FactsJudge(Judge):
     It abstains where support is asked for on questions that are not of the bundled world, on
     thoughts that name what matters in sentences of another form, on calls that cannot be read, and
     on any other task. In a changed world (`Pair.context`) the chain and the passages are those of
-    that world: neither the old object there nor the new one in the world as it is counts as stated.
+    that world: a passage with a fact's old object states nothing there, and one with the new object
+    states nothing in the world as it is.
 
     Example:
         >>> passage = "Oslo is a city in Norway, and the maps of that land show its name."
@@ -124,8 +125,8 @@ class FactsJudge(Judge):
         """Whether the answer, the hypothesis, is what the thought, the premise, arrives at.
 
         The thought may be wrong, also about whom the question asks: an answer follows from it all
-        the same. Of two questions at once, which have no fact that is asked last, the thought has
-        to say what the answer is.
+        the same. `asked` is the fact that the question asks for last, `None` for a question that
+        joins two: then only an answer that the thought names as such counts.
         """
         thought = read_thought(pair.premise, world)
         answer = normalize(pair.hypothesis)

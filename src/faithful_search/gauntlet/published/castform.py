@@ -19,7 +19,7 @@ MOST_CHARACTERS = 600  # an answer that long earns nothing for being short
 
 @dataclass(frozen=True)
 class CastformSum(BatchReward):
-    """The sum of `castform`; what counts on right answers is asked of `correctness`."""
+    """The value of `castform`, by its formula. `correctness` says whether an answer is right."""
 
     correctness: Correctness = field(default_factory=Correctness)
 

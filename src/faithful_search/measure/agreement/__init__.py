@@ -30,7 +30,7 @@ from ..report import aligned, interval
 from ..scores import read_scores
 from ..stats import DRAWS, Estimate
 from ..workers import progress_bar
-from ..writing import results_folder, write_metrics
+from ..writing import make_folder, write_metrics
 from . import statistics
 from .labelled import Labelled, load, parse_judge, parse_judges, sample
 from .revised import Change, Revision, changes, load as load_revisions
@@ -248,7 +248,7 @@ def run(
     rows = list(rows) if limit is None else sample(rows, limit, seed)
     if not rows:
         raise DataError("no labelled rows to judge")
-    file = results_folder(Path(out)) / VERDICTS
+    file = make_folder(Path(out)) / VERDICTS
     with Records(file, "agreement", VerdictLine, _key_and_verdict) as log:
         verdicts = {
             name: _judge_all(name, judge, rows, log, progress) for name, judge in judges.items()
