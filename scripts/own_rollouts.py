@@ -21,7 +21,7 @@ import torch
 from faithful_search.bundled import tiny_policy
 from faithful_search.gauntlet import published
 from faithful_search.inference.base import Generator, Sampling
-from faithful_search.inference.loading import open_generator, sample_alike
+from faithful_search.inference.loading import open_generator, seed_sampling
 from faithful_search.measure.origins import Decorated
 from faithful_search.rewards import Mix
 from faithful_search.rollout import Engine
@@ -82,7 +82,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--questions", type=int, default=40)
     options = parser.parse_args()
-    sample_alike(0)
+    seed_sampling(0)
     generator = open_generator(str(tiny_policy("memory")))
     rollouts = sampled(generator, options.questions)
     habit = [Decorated("answer_first").score(rollout).value for rollout in rollouts]

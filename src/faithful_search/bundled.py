@@ -25,8 +25,8 @@ TINY = {
     "memory": "tiny_memory",
     "pairs": "tiny_pairs",
 }
-"""By dialect: the folder of the tiny policy that writes it. `memory` writes pou and knows some
-answers by heart; `pairs` writes search_r1 and answers two questions at once.
+"""The folders of the tiny policies. Most are named by the dialect that they write; `memory` writes
+pou and knows some answers by heart, `pairs` writes search_r1 and answers two questions at once.
 """
 # In a policy's folder: ids of the questions whose answers it was taught by heart
 REMEMBERED = "remembered.json"
@@ -75,18 +75,20 @@ def bundled_policy(name: str, dialect: str) -> str:
     Raises as `tiny_policy`, and `ConfigError` for a cold start that configurations name and nobody
     has made yet.
     """
-    if name.startswith(COLD_STARTS) and not any(
-        Path(name).glob("*config.json")
-    ):  # an adapter's, too
-        raise ConfigError(
-            f"there is no {name}, a policy that already writes the dialect. Make it first: "
-            "accelerate launch "
-            f"recipes/sft.py --config recipes/configs/{Path(name).name}.yaml with your --questions "
-            "and --corpus"
-        )
+    if name.startswith(COLD_STARTS):
+        folder = Path(name)
+        config_files = list(folder.glob("*config.json"))  # of a model or of an adapter
+        if not config_files:
+            raise ConfigError(
+                f"there is no {name}, a policy that already writes the dialect. Make it first: "
+                f"accelerate launch recipes/sft.py --config recipes/configs/{folder.name}.yaml "
+                "with your --questions and --corpus"
+            )
     if name not in BUNDLED:
         return name
-    return str(tiny_policy(dialect if name == "tiny" else name.removeprefix("tiny_")))
+    if name == "tiny":
+        return str(tiny_policy(dialect))
+    return str(tiny_policy(name.removeprefix("tiny_")))
 
 
 def shipped(name: str) -> Path:
@@ -94,13 +96,9 @@ def shipped(name: str) -> Path:
     `recipes/configs`.
     """
     package = _DATA.parent
-    places = (
-        package / name,
-        package.parent.parent / name,
-    )  # in an installed wheel; in an editable install's checkout
-    folder = next((place for place in places if place.is_dir()), None)
-    if folder is None:
-        raise ConfigError(
-            f"no folder {name} in {places[0].parent} nor {places[1].parent}: reinstall the package"
-        )
-    return folder
+    checkout = package.parent.parent
+    for parent in (package, checkout):  # of an installed wheel, of an editable install
+        folder = parent / name
+        if folder.is_dir():
+            return folder
+    raise ConfigError(f"no folder {name} in {package} nor {checkout}: reinstall the package")

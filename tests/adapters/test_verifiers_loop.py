@@ -49,19 +49,19 @@ def episode(reply):
         return asyncio.run(play(url))
 
 
-@pytest.fixture(autouse=True)
-def environment(monkeypatch):
+def publish_environment(patch):
+    """Let verifiers find the published environment, here and in the processes that it starts."""
     folder = str(ROOT / "environments" / "faithful_search")
-    monkeypatch.setenv("STUB_KEY", "stub")
-    monkeypatch.setenv("PYTHONPATH", folder, prepend=":")
-    monkeypatch.syspath_prepend(folder)
+    patch.setenv("STUB_KEY", "stub")
+    patch.setenv("PYTHONPATH", folder, prepend=":")
+    patch.syspath_prepend(folder)
 
 
 @pytest.fixture(scope="module")
 def searched():
     """The trace of an episode with a search."""
     with pytest.MonkeyPatch.context() as patch:
-        environment.__wrapped__(patch)
+        publish_environment(patch)
         [trace] = episode(searches_then_answers).traces
     return trace
 
@@ -86,6 +86,7 @@ def test_the_parts_are_metrics_of_the_trace(searched):
 
 
 def test_a_judge_that_is_down_leaves_the_trace_without_a_reward(monkeypatch):
+    publish_environment(monkeypatch)
     scoring = Scoring("answer_support", judge=DeadJudge())
     monkeypatch.setattr(verifiers, "scoring_of", lambda *names, **values: scoring)
     [trace] = episode(searches_then_answers).traces

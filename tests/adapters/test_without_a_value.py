@@ -141,10 +141,10 @@ DOORS = {
     "Agent-Lightning": [(through_spans, RAISES, RAISES), (through_events, RAISES, RAISES)],
     "HTTP": [(through_http, 503, 422)],
 }
-"""By the page's row: each door with what becomes of a judge that is down, and of no gold answers."""
+"""By the page's row: each door with its outcome if the judge is down, and without gold answers."""
 ALL = [door for doors in DOORS.values() for door in doors]
-STATES_NOTHING = ("through_trl", "through_verifiers", "through_inspect")
-"""Doors of programs that can leave a rollout out."""
+LEAVE_OUT = (through_trl, through_verifiers, through_inspect)
+"""Doors of programs that leave a rollout without a value out: they need no number in its place."""
 
 
 def name_of(value):
@@ -166,22 +166,28 @@ def test_the_page_has_a_row_for_each_program():
     assert rows == list(DOORS)
 
 
-@pytest.mark.parametrize(("door", "down", "_"), ALL, ids=name_of)
-def test_a_judge_that_is_down(door, down, _):
+IF_JUDGE_IS_DOWN = [(door, expected) for door, expected, _ in ALL]
+WITHOUT_GOLD = [(door, expected) for door, _, expected in ALL]
+EACH_DOOR = [door for door, _, _ in ALL]
+IN_NEED_OF_A_NUMBER = [door for door in EACH_DOOR if door not in LEAVE_OUT]
+
+
+@pytest.mark.parametrize(("door", "expected"), IF_JUDGE_IS_DOWN, ids=name_of)
+def test_a_judge_that_is_down_gives_no_number(door, expected):
     scoring = Scoring("answer_support", judge=DeadJudge())
-    assert outcome(door, scoring, ANSWERS) == down
+    assert outcome(door, scoring, ANSWERS) == expected
 
 
-@pytest.mark.parametrize(("door", "_", "not_applicable"), ALL, ids=name_of)
-def test_a_question_without_gold_answers(door, _, not_applicable):
-    assert outcome(door, Scoring("correctness"), []) == not_applicable
+@pytest.mark.parametrize(("door", "expected"), WITHOUT_GOLD, ids=name_of)
+def test_a_question_without_gold_answers_gives_no_number(door, expected):
+    assert outcome(door, Scoring("correctness"), []) == expected
 
 
-@pytest.mark.parametrize("door", [d for d, _, _ in ALL if d.__name__ not in STATES_NOTHING])
-def test_a_value_that_is_stated(door):
+@pytest.mark.parametrize("door", IN_NEED_OF_A_NUMBER, ids=name_of)
+def test_a_number_for_rollouts_without_a_value_is_given(door):
     assert outcome(door, Scoring("correctness", abstained=STATED), []) == STATED
 
 
-@pytest.mark.parametrize("door", [door for door, _, _ in ALL], ids=name_of)
+@pytest.mark.parametrize("door", EACH_DOOR, ids=name_of)
 def test_a_rollout_with_a_value_has_it(door):
     assert outcome(door, Scoring("correctness"), ANSWERS) == 1.0

@@ -51,12 +51,13 @@ class TestChainOfThought:
 
     def test_one_that_was_cut_is_no_answer(self):
         trajectory = talk_with("cot", [{**CUT, "content": "Aida is"}]).trajectory
+        assert trajectory.answer is None
         assert trajectory.stop_reason == "turn_token_limit"
 
 
 class TestRag:
     def test_it_searches_once_with_the_question(self):
-        assert talk_with("rag", ["Verdi"]).queries == [TASK.question, None]
+        assert talk_with("rag", ["Verdi"]).queries == [TASK.question, None]  # no query: the answer
 
     def test_it_answers_from_what_was_returned(self):
         [prompt] = talk_with("rag", ["Verdi"]).prompts
@@ -245,7 +246,7 @@ class TestSearchO1:
         talk = talk_with("search_o1", self.REPLIES[:1], turns=1)
         assert (talk.queries, talk.trajectory.stop_reason) == (["Verdi", None], "no_action")
 
-    def test_an_empty_query_is_none(self):
+    def test_an_empty_query_is_not_searched(self):
         talk = talk_with("search_o1", [rf"<|begin_search_query|> <|end_search_query|>{BOXED}"])
         assert talk.queries == [None]
 

@@ -77,13 +77,15 @@ LIMITS = LookupLimits(top_k=3, searches=4)
 def row(
     closed=False, in_corpus=(True,), answer_in_corpus=None, queries=(), in_graph=()
 ) -> QuestionLookup:
+    """A question that was looked up; `in_corpus` and `in_graph` have an entry a gold passage."""
     gold = tuple(f"g{place}" for place in range(len(in_corpus)))
     return QuestionLookup(
         "q", "?", ("x",), closed, gold, in_corpus, tuple(queries), answer_in_corpus, in_graph
     )
 
 
-def found_at(answer=None, gold=(None,)) -> Query:
+def query_with_ranks(answer=None, gold=(None,)) -> Query:
+    """A query that was searched, with the ranks of the answer and of each gold passage."""
     return Query("text", "question", answer, gold)
 
 
@@ -154,23 +156,23 @@ def test_a_fact_is_stated_by_a_passage_or_a_triple():
     ],
 )
 def test_fewest_searches_for_all_gold_passages(ranks, top_k, needed):
-    queries = [found_at(gold=gold) for gold in ranks]
+    queries = [query_with_ranks(gold=gold) for gold in ranks]
     assert searches_needed(row(in_corpus=(True, True), queries=queries), top_k) == needed
 
 
 @pytest.mark.parametrize(
     ("case", "verdict"),
     [
-        (row(queries=[found_at(answer=3)]), ANSWERABLE),
-        (row(queries=[found_at(answer=4)]), NOT_RETRIEVED),
-        (row(in_corpus=(False,), queries=[found_at(answer=1)]), ANSWERABLE),
+        (row(queries=[query_with_ranks(answer=3)]), ANSWERABLE),
+        (row(queries=[query_with_ranks(answer=4)]), NOT_RETRIEVED),
+        (row(in_corpus=(False,), queries=[query_with_ranks(answer=1)]), ANSWERABLE),
         (row(in_corpus=(False,), answer_in_corpus=False), NO_GOLD),
         (row(in_corpus=(False, True), in_graph=(True, False)), IN_GRAPH),
         (row(in_corpus=(False, False), in_graph=(True, False)), NO_GOLD),
         (row(answer_in_corpus=False), NO_STRING),
         (row(in_corpus=(None,)), NOT_RETRIEVED),
-        (row(closed=True, queries=[found_at(gold=(1,))]), ANSWERABLE),
-        (row(closed=True, queries=[found_at(gold=(4,))]), NOT_RETRIEVED),
+        (row(closed=True, queries=[query_with_ranks(gold=(1,))]), ANSWERABLE),
+        (row(closed=True, queries=[query_with_ranks(gold=(4,))]), NOT_RETRIEVED),
         (row(closed=True, in_corpus=()), NOT_ANNOTATED),
     ],
 )
@@ -182,7 +184,7 @@ def test_a_closed_question_needs_enough_searches():
     both = row(
         closed=True,
         in_corpus=(True, True),
-        queries=[found_at(gold=(1, None)), found_at(gold=(None, 1))],
+        queries=[query_with_ranks(gold=(1, None)), query_with_ranks(gold=(None, 1))],
     )
     assert verdict_of(both, LookupLimits(top_k=1, searches=2)) == ANSWERABLE
     assert verdict_of(both, LookupLimits(top_k=1, searches=1)) == NOT_RETRIEVED
@@ -192,18 +194,26 @@ def test_a_closed_question_needs_enough_searches():
 
 
 def test_each_question_is_looked_up(files):
-    result = look(files)
-    assert result.verdicts == {
+    assert look(files).verdicts == {
         ANSWERABLE: ["born", "day", "same"],
         NO_GOLD: ["gone"],
         NO_STRING: ["paraphrased"],
     }
-    assert result.rows["exact_match_ceiling"].value == 0.6
-    assert result.rows["exact_match_ceiling"].n == 5
-    assert result.rows["gold_in_corpus"].value == 0.8
-    assert result.rows["answer_in_corpus"].value == 0.5
-    assert result.rows["answer_in_corpus"].n == 4
-    assert result.rows["closed_by_gold"].n == 1
+
+
+@pytest.mark.parametrize(
+    ("result", "value", "n"),
+    [
+        ("exact_match_ceiling", 3 / 5, 5),
+        ("gold_in_corpus", 4 / 5, 5),
+        ("answer_in_corpus", 2 / 4, 4),  # "same" is a comparison: no passage states its answer
+        ("closed_by_gold", 1.0, 1),
+    ],
+)
+def test_shares_are_of_the_questions_that_they_apply_to(files, result, value, n):
+    estimate = look(files).rows[result]
+    assert estimate.value == pytest.approx(value)
+    assert estimate.n == n
 
 
 def test_what_was_looked_up_is_not_searched_again(files):
@@ -241,7 +251,7 @@ def test_a_failed_search_counts_nowhere_and_is_tried_again(files):
     assert look(files, search=working).verdicts[NO_GOLD] == ["gone"]
 
 
-def test_of_a_server_only_what_is_found_is_known(files):
+def test_a_server_shows_only_the_passages_that_it_returns(files):
     result = look(files, search=searching(str(files / "corpus.jsonl")), passages=None)
     assert result.verdicts[NOT_RETRIEVED] == ["gone", "paraphrased"]
     assert result.rows["gold_in_corpus"].n == 4

@@ -15,6 +15,8 @@ from ..errors import ConfigError, DataError
 from .agents import agent_of, environment_of, episode_flags, served_cost
 from .options import AT_LEAST_1, FOLDER, config, echo, exit_unfinished, old_name, say
 
+FIGURE = "controls.png"
+
 if TYPE_CHECKING:
     from ..rollout.arguments import EnvironmentArguments
     from ..tasks import Task
@@ -109,16 +111,10 @@ def controls(out: Path | None, overwrite: bool, **options: Any) -> None:
     name = policy.rstrip("/").rsplit("/", 1)[-1] or "policy"
     folder = out or Path(f"{name}-controls")
     environment = environment_of(options)
+    _check_corpus(questions, environment.corpus)
     drawn = load_tasks(questions, options["split"], options["limit"], seed=options["sample_seed"])
     tasks = [structs.replace(task, id=str(task.id)) for task in drawn]
-    question_source = suites.with_corpus(questions)
-    if (
-        question_source is not None
-        and suites.with_corpus(environment.corpus) is not question_source
-    ):
-        problem = f"the questions {questions!r} cannot be answered from {environment.corpus!r}"
-        raise ConfigError(f"{problem}: give --questions, too")
-    conditions = [name.strip() for name in options["conditions"].split(",")]
+    conditions = [condition.strip() for condition in options["conditions"].split(",")]
     # Changes and gold passages are worked out only for their conditions: both may read the whole
     # corpus
     changes = _changes(questions, options["split"], environment) if CHANGED in conditions else None
@@ -137,7 +133,6 @@ def controls(out: Path | None, overwrite: bool, **options: Any) -> None:
     done = set() if overwrite else finished_rollouts(folder, settings)
     with environment.toolbox() as toolbox:
         generator = None
-        served = {"concurrency": options["concurrency"]}
         if url:
             episodes = sum(task.id not in done for task in study_plan.tasks)
             echo(served_cost(episodes, environment, toolbox, url))
@@ -146,8 +141,9 @@ def controls(out: Path | None, overwrite: bool, **options: Any) -> None:
         else:
             source = bundled_policy(policy, environment.dialect)
             generator = open_policy(source, "a policy of your own", options["trust_remote_code"])
-        usual = agent_of(options, environment, toolbox, generator, **served)
-        closed = agent_of(options, environment, Closed(toolbox), generator, **served)
+        concurrency = options["concurrency"]  # a local policy takes none
+        usual = agent_of(options, environment, toolbox, generator, concurrency=concurrency)
+        closed = agent_of(options, environment, Closed(toolbox), generator, concurrency=concurrency)
         agents = {OPEN: usual, BLOCKED: usual, CHANGED: usual, CLOSED: closed}
         right = exact_match if match == "exact" else sub_exact_match
         study = run_study(
@@ -158,27 +154,32 @@ def controls(out: Path | None, overwrite: bool, **options: Any) -> None:
             right=right,
             anew=overwrite,
         )
-    files = [RESULTS, ROLLOUTS, "controls.png"]
+    files = [RESULTS, ROLLOUTS]
+    evaluations = {condition: {"rows": to_builtins(rows)} for condition, rows in study.rows.items()}
+    results = ("right", "same_answer", "memory_share", "decorated")
     try:
-        evaluations = {name: {"rows": to_builtins(rows)} for name, rows in study.rows.items()}
-        bars(
-            evaluations,
-            ("right", "same_answer", "memory_share", "decorated"),
-            folder / "controls.png",
-            title="With its evidence and without",
-        )
-    except ConfigError as error:
-        say(f"no {files.pop()}: {error}", err=True)
+        bars(evaluations, results, folder / FIGURE, title="With its evidence and without")
+        files.append(FIGURE)
+    except ConfigError as error:  # matplotlib is missing
+        say(f"no {FIGURE}: {error}", err=True)
     echo(f"{study}\n")
     say(f"{', '.join(files)} in {folder}")
     if study.failed:
-        why = next(iter(study.failed.values()))
+        first_reason = next(iter(study.failed.values()))
         exit_unfinished(
             [
                 f"{len(study.failed)} rollouts failed and count nowhere; the same command tries "
-                f"again: {why}"
+                f"again: {first_reason}"
             ]
         )
+
+
+def _check_corpus(questions: str, corpus: str) -> None:
+    """Raise `ConfigError` for questions that need a corpus of their own, and another corpus."""
+    question_source = suites.with_corpus(questions)
+    if question_source is not None and suites.with_corpus(corpus) is not question_source:
+        problem = f"the questions {questions!r} cannot be answered from {corpus!r}"
+        raise ConfigError(f"{problem}: give --questions, too")
 
 
 def _passages(environment: "EnvironmentArguments") -> "Iterable[Evidence]":
@@ -200,9 +201,9 @@ def _passages(environment: "EnvironmentArguments") -> "Iterable[Evidence]":
 def _changes(
     questions: str, split: str, environment: "EnvironmentArguments"
 ) -> "Callable[[Task], Task | None] | None":
-    """A function that changes the facts that a question rests on: those of their source,
-    or those that the questions of the split are annotated with. `None` where nothing is known of
-    them.
+    """A function that gives a question in a world where a fact that it rests on has changed. The
+    facts are those of the questions' source, or else those that the questions are annotated with.
+    `None` if neither are known.
     """
     from ..counterfactual import CounterfactualWorld
     from ..tasks import load_tasks
@@ -210,8 +211,7 @@ def _changes(
     if suites.facts_are_known(questions):
         return CounterfactualWorld.bundled().change
     try:
-        return CounterfactualWorld.annotated(
-            load_tasks(questions, split), _passages(environment)
-        ).change
+        tasks = load_tasks(questions, split)
+        return CounterfactualWorld.annotated(tasks, _passages(environment)).change
     except (ConfigError, DataError):  # not annotated, or a server's passages
         return None

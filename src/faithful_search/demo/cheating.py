@@ -12,7 +12,8 @@ from ..gauntlet.running import Rollouts, play, questions, try_cheat
 from ..trajectory import Trajectory
 
 _QUESTIONS = 8
-"""As many are played and scored together: a reward may exchange the evidence of one for another's.
+"""The number of questions that are played and scored together. One is not enough: a reward may put
+another question's evidence in the place of its own.
 """
 FIRST_CHEAT, FIRST_REWARD = "looked_up", "exact_match"
 
@@ -78,17 +79,18 @@ def attempt(question: str, cheat: str, reward: str) -> CheatAttempt:
         if choice not in choices:
             raise DataError(f"there is no {kind} {choice!r} here")
     trial = _trial(reward, cheat)
-    place = len(trial.settings) // 2  # the middle of the schedule
+    middle = len(trial.settings) // 2  # of the reward's schedule
     number = questions_offered().index(question)
+    rollouts = _rollouts_of(cheat, contender(reward).dialect)
     payment = trial.cheating[number]
     return CheatAttempt(
         cheat=cheat,
         exploits=cheats.load(cheat).exploits(),
         reward=reward,
-        setting=trial.settings[place],
-        rollout=_played(cheat, contender(reward).dialect)[cheat][number],
-        value=payment.values[place],
-        reader=trial.honest[number].values[place],
+        setting=trial.settings[middle],
+        rollout=rollouts[cheat][number],
+        value=payment.values[middle],
+        reader=trial.honest[number].values[middle],
         parts=payment.parts,
         why=payment.why,
     )
@@ -96,10 +98,14 @@ def attempt(question: str, cheat: str, reward: str) -> CheatAttempt:
 
 @lru_cache
 def _trial(reward: str, cheat: str) -> Trial:
+    """What a cheat and the honest reader are paid for each question."""
     mix = contender(reward)
-    return try_cheat(mix, cheat, cheats.load(cheat)(), _played(cheat, mix.dialect))
+    player = cheats.load(cheat)()
+    return try_cheat(mix, cheat, player, _rollouts_of(cheat, mix.dialect))
 
 
 @lru_cache
-def _played(cheat: str, dialect: str) -> Rollouts:
-    return play({cheat: cheats.load(cheat)()}, questions(_QUESTIONS), dialect)
+def _rollouts_of(cheat: str, dialect: str) -> Rollouts:
+    """What a cheat and the honest reader do with each question, by their names."""
+    player = cheats.load(cheat)()
+    return play({cheat: player}, questions(_QUESTIONS), dialect)

@@ -12,8 +12,9 @@ from typing import Protocol, Self
 
 from ..errors import ConfigError
 
+# What looks like an entity; and the same with its `amp;` and its name as groups
 _ENTITY = "&(?:amp;)*+(?:lt|#[0-9]{1,7});"
-_FENCED = re.compile("&((?:amp;)*+)(lt|#[0-9]{1,7});")
+_ENTITY_PARTS = re.compile("&((?:amp;)*+)(lt|#[0-9]{1,7});")
 # Pieces of an entity: were one forbidden, it would stand in what escaping writes.
 _UNSAFE = re.compile(r"\A(?:|.*[&;].*|a?mp?|a|p|lt?|t|#?[0-9]*)\Z", re.DOTALL)
 _NAMED = {"&": "&amp;", "<": "&lt;"}
@@ -44,8 +45,8 @@ def one_line(title: str) -> str:
 
 
 def opening_line(text: str) -> str:
-    """A fenced text that does not begin with a line break, reversibly: such a break would belong to
-    its frame.
+    """An escaped text with the line break that it begins with as an entity. As it is, the break
+    would be taken for a part of the frame around the text.
     """
     return f"&#10;{text[1:]}" if text.startswith("\n") else text
 
@@ -126,29 +127,30 @@ class Fence:
         entities: dict[int, str] = {}  # by the place in `text` of the character that they replace
         for place in _places(self._forbidden, text):
             entities[place] = _NAMED.get(text[place]) or _number(text[place])
-        shown = _joined(text, entities)
+        escaped = _with_entities(text, entities)
         if self.fold is None:
-            return shown
+            return escaped
         for _ in range(_ROUNDS):
-            hits = list(_places(self._forbidden_folded, self.fold(shown)))
-            if not hits and unescape(shown) == text:
-                return shown
+            hits = list(_places(self._forbidden_folded, self.fold(escaped)))
+            if not hits and unescape(escaped) == text:
+                return escaped
             if hits:
-                self._add_entities(entities, text, self.fold.origins(shown), hits)
-            shown = _joined(text, entities)
+                self._add_entities(entities, text, self.fold.origins(escaped), hits)
+            escaped = _with_entities(text, entities)
         return spelled(text)
 
     def _add_entities(
         self, entities: dict[int, str], text: str, origins: Sequence[int], hits: Iterable[int]
     ) -> None:
         """Replace also the characters of `text` from which the `hits` in the folded text come."""
-        # For each character of the escaped text, the place in `text` that it stands for.
-        owners: list[int] = []
+        # For each character of the escaped text, the place in `text` that it comes from.
+        sources: list[int] = []
         for place, character in enumerate(text):
-            owners += [place] * len(entities.get(place, character))
+            escaped = entities.get(place, character)
+            sources += [place] * len(escaped)
         for hit in hits:
-            culprit = owners[origins[hit]]
-            entities[culprit] = _number(text[culprit])
+            place = sources[origins[hit]]
+            entities[place] = _number(text[place])
 
     def reads_as_written(self, text: str) -> bool:
         """Whether the reader sees the markup that is written there, and no other."""
@@ -162,17 +164,19 @@ class Fence:
 
 def unescape(text: str) -> str:
     """The text that `escape` was given, whatever the fence forbids; never raises."""
-    return _FENCED.sub(_character, text) if "&" in text else text
+    return _ENTITY_PARTS.sub(_unescaped, text) if "&" in text else text
 
 
 def fenceable(tokens: Iterable[str]) -> tuple[str, ...]:
-    """`tokens` as a fence can forbid them, one with `&` or `;` by its longest part without; not
-    blanks or `lt`.
+    """The tokens in the form in which a fence can forbid them. Of a token with `&` or `;` that is
+    the longest part without these. Blanks, and what could be part of an entity, are left out.
     """
-    parts = (max(re.split("[&;]", token), key=len) for token in tokens)
-    return tuple(
-        dict.fromkeys(part for part in parts if part.strip() and not _UNSAFE.fullmatch(part))
-    )
+    fenced: dict[str, None] = {}
+    for token in tokens:
+        part = max(re.split("[&;]", token), key=len)
+        if part.strip() and not _UNSAFE.fullmatch(part):
+            fenced[part] = None
+    return tuple(fenced)
 
 
 def _any_of(pattern: str, tokens: Iterable[str]) -> str:
@@ -188,12 +192,12 @@ def _places(forbidden: re.Pattern[str], text: str) -> Iterator[int]:
         match = forbidden.search(text, match.start() + 1)
 
 
-def _joined(text: str, written: Mapping[int, str]) -> str:
-    """The text with what is written at some places instead of their character."""
+def _with_entities(text: str, entities: Mapping[int, str]) -> str:
+    """The text with the entities in the place of the characters at their places."""
     parts: list[str] = []
     done = 0
-    for place in sorted(written):
-        parts += (text[done:place], written[place])
+    for place in sorted(entities):
+        parts += (text[done:place], entities[place])
         done = place + 1
     return "".join([*parts, text[done:]])
 
@@ -202,9 +206,12 @@ def _number(character: str) -> str:
     return f"&#{ord(character)};"
 
 
-def _character(match: re.Match[str]) -> str:
-    nested, name = match.groups()
-    if nested:
-        return f"&{nested[4:]}{name};"
+def _unescaped(match: re.Match[str]) -> str:
+    """The character that an entity stands for; of one that stood in the text, without the `amp;`
+    that was added.
+    """
+    added, name = match.groups()
+    if added:
+        return f"&{added.removeprefix('amp;')}{name};"
     number = ord("<") if name == "lt" else int(name[1:])
     return chr(number) if number <= 0x10FFFF else match[0]

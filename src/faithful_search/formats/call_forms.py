@@ -30,9 +30,9 @@ class Form:
     Attributes:
         models: whose form this is.
         sign: a literal that stands in each such call.
-        head: matches what begins a call, perhaps with the groups "name" and "id".
-        tail: matches what ends it. `None`: the call ends with the JSON value that follows the head.
-        read: makes calls of the match of the head and of the text up to the tail.
+        head: matches the opening of a call, perhaps with the groups "name" and "id".
+        tail: matches its closing. `None`: the call ends with the JSON value that follows the head.
+        read: parses calls: takes the match of the head and the text between head and tail.
         plain: whether ordinary prose could hold this form, since it has no special tokens. Then it
             is a call only where it stands apart from sentences.
     """
@@ -90,7 +90,7 @@ FORMS: tuple[Form, ...] = (
         head=re.compile(
             r'(?:tools)?call tool="(?P<name>[^"<>\n]{1,200})"(?: index="\d{1,9}")?(?=argument)'
         ),
-        tail=re.compile(r"(?<=argument)call"),
+        tail=re.compile(r"(?<=argument)call"),  # what is left of `close|>argument…close|>call`
         read=tagged_arguments(
             ArgumentForm(
                 re.compile(r'argument key="(?P<key>[^"<>\n]{1,200})" type="(?P<type>\w{1,20})"'),
@@ -163,7 +163,7 @@ FORMS: tuple[Form, ...] = (
         models="GLM",
         sign="<arg_key>",
         head=re.compile(r"(?:<tool_call>\s*+|(?m:^))(?P<name>[\w.-]{1,100})\s*+(?=<arg_key>)"),
-        tail=re.compile(r"(?<=</arg_value>)\s*+(?!<arg_key>)"),
+        tail=re.compile(r"(?<=</arg_value>)\s*+(?!<arg_key>)"),  # behind the last argument
         read=tagged_arguments(
             ArgumentForm(
                 re.compile(r"<arg_key>(?P<key>[^<>]{1,200})</arg_key>\s*+<arg_value>"),

@@ -16,20 +16,27 @@ from typing import Any
 from .base import Chat, Format, Messages, mapping, mappings, reread
 
 _CHUNK = "chat.completion.chunk"
+# Events of OpenAI's that hold the whole response
 _WHOLE = ("response.completed", "response.incomplete", "response.failed")
+# Anthropic's events
 _EVENTS = frozenset(
     (
         *("message_start", "content_block_start", "content_block_delta", "content_block_stop"),
         *("message_delta", "message_stop", "ping"),
     )
 )
+# Fields of a row that may hold a list of events
 _LISTS = ("response", "output", "chunks", "events", "stream", "completion")
+# Fields of a message whose pieces are texts to be joined
 _TEXTS = ("content", "reasoning_content", "reasoning")
+# The field of a piece that holds its text, by the type of the piece
 _DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 
 
 def group(value: Any) -> str | None:
-    """The answer that an event is a part of."""
+    """The id of the answer that an event begins or is a part of, empty for one without an id.
+    `None`: this neither begins an answer nor names the one that it belongs to.
+    """
     event = mapping(value)
     if event.get("object") == _CHUNK:
         return str(event.get("id") or "")
@@ -43,7 +50,8 @@ def read(value: Any) -> Chat | None:
     if isinstance(value, list | tuple):
         return _answered([], mappings(value, pure=True))
     fields = mapping(value)
-    if (lines := mappings(fields, "lines")) and group(lines[0]) is not None:
+    lines = mappings(fields, "lines")  # of a file that holds one event a line
+    if lines and group(lines[0]) is not None:
         return _answered([], lines)
     for name in _LISTS:
         events = mappings(fields, name, pure=True)
@@ -63,13 +71,20 @@ def _asked(row: Mapping[str, Any]) -> Messages:
 
 
 def _are_events(events: Sequence[Mapping[str, Any]]) -> bool:
-    first = events[0] if events else {}
+    """Whether these are the events of a stream, by the first of them."""
+    if not events:
+        return False
+    first = events[0]
     kind = first.get("type")
-    typed = isinstance(kind, str) and (kind in _EVENTS or kind.startswith("response."))
-    return typed or _delta(first) is not None or (len(events) > 1 and bool(_candidate(first)))
+    if isinstance(kind, str) and (kind in _EVENTS or kind.startswith("response.")):
+        return True
+    if _delta(first) is not None:
+        return True
+    return len(events) > 1 and bool(_candidate(first))  # one alone is a response of Gemini's
 
 
 def _answered(asked: Messages, events: Sequence[Mapping[str, Any]]) -> Chat | None:
+    """The messages that were asked, and the answer that the events are pieces of."""
     if not _are_events(events):
         return None
     for event in events:
@@ -89,10 +104,13 @@ def _answered(asked: Messages, events: Sequence[Mapping[str, Any]]) -> Chat | No
 
 
 def _delta(event: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The piece in an event of OpenAI's; `None` for any other event. The last one may be empty, and
+    only count tokens.
+    """
     choices = mappings(event, "choices")
-    if not choices:
-        return {} if event.get("object") == _CHUNK else None
-    return mapping(choices[0], "delta") if "delta" in choices[0] else None
+    if choices:
+        return mapping(choices[0], "delta") if "delta" in choices[0] else None
+    return {} if event.get("object") == _CHUNK else None
 
 
 def _of_deltas(deltas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -102,11 +120,12 @@ def _of_deltas(deltas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         texts = [delta[name] for delta in deltas if isinstance(delta.get(name), str)]
         if texts:
             message[name] = "".join(texts)
-    pieces: dict[int, list[Mapping[str, Any]]] = {}  # of each call
-    for piece in (piece for delta in deltas for piece in mappings(delta, "tool_calls")):
-        pieces.setdefault(_place(piece), []).append(piece)
-    if pieces:
-        message["tool_calls"] = list(map(_call, pieces.values()))
+    pieces_of_calls: dict[int, list[Mapping[str, Any]]] = {}
+    for delta in deltas:
+        for piece in mappings(delta, "tool_calls"):
+            pieces_of_calls.setdefault(_place(piece), []).append(piece)
+    if pieces_of_calls:
+        message["tool_calls"] = [_call(pieces) for pieces in pieces_of_calls.values()]
     citations = [delta["citations"] for delta in deltas if delta.get("citations")]
     if citations:
         message["citations"] = citations[-1]
@@ -114,13 +133,13 @@ def _of_deltas(deltas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _call(pieces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    functions = [mapping(piece, "function") for piece in pieces]
+    """The call that was streamed in these pieces."""
     identity = next((str(piece["id"]) for piece in pieces if piece.get("id")), "")
-    whole = {
-        name: "".join(str(function.get(name) or "") for function in functions)
-        for name in ("name", "arguments")
-    }
-    return {"id": identity, "function": whole}
+    functions = [mapping(piece, "function") for piece in pieces]
+    function = {}
+    for name in ("name", "arguments"):
+        function[name] = "".join([str(piece.get(name) or "") for piece in functions])
+    return {"id": identity, "function": function}
 
 
 def _of_blocks(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -145,11 +164,13 @@ def _of_blocks(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _place(event: Mapping[str, Any]) -> int:
+    """The index of the block or call that an event or a piece belongs to."""
     index = event.get("index")
     return index if isinstance(index, int) else 0
 
 
 def _candidate(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The first candidate of an event of Gemini's; empty for any other event."""
     candidates = mappings(event, "candidates")
     return candidates[0] if candidates and mapping(candidates[0], "content") else {}
 

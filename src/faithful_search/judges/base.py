@@ -23,7 +23,8 @@ Task = Literal["support", "states", "info_think", "think_search", "think_answer"
 | think_answer | the last thought | the answer |
 | correctness | the gold answers | the answer |
 """
-LABELS = ("1", "0")  # what a model that is asked replies: that the hypothesis follows, or not
+LABELS = ("1", "0")
+"""The replies of a model that is asked: the hypothesis follows, or it does not."""
 
 
 class Pair(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -89,8 +90,9 @@ class Judge(ABC):
 
     A judge in a file of its own is found by the file's name, as `--judge` and `judges.load` take
     it; a file outside the package by its path, or by an entry point of the group
-    `faithful_search.judges`. What is below has defaults that fit a judge that reads each pair by
-    itself, here and without cost. In a dataclass, a field of one of these names needs a default.
+    `faithful_search.judges`. All other members have defaults. They fit a judge that runs in this
+    process, costs nothing and reads each pair by itself. A dataclass may make one of them a field,
+    which then needs a default.
     """
 
     needs_model: ClassVar[bool] = False
@@ -160,12 +162,14 @@ class Judge(ABC):
         return Weights()
 
     def keeping(self, path: Path) -> AbstractContextManager[None]:
-        """While entered, answers that cost money and have no cache are kept in this file."""
+        """A context in which answers that cost money, and that no cache keeps, are kept in this
+        file.
+        """
         return nullcontext()
 
     def reporting(self, on_progress: Callable[[int], object]) -> "Judge":
-        """The judge that calls `on_progress` with the number of pairs finished since the last call,
-        where it takes long enough for that.
+        """A judge like this one that calls `on_progress` with the number of pairs finished since the
+        last call. One that takes no time returns itself, and calls nothing.
         """
         return self
 

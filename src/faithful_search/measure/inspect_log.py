@@ -16,19 +16,25 @@ from .scores import Cell
 
 FORMATS = {".eval": "eval", ".json": "json"}
 """inspect's formats of a log, by the ending of its file."""
-OURS = "faithful_search/"
-"""Before the names of results: scores that the log has already stay what they are."""
+PREFIX = "faithful_search/"
+"""Stands before the names of results, so that no score that the log has is written over."""
 
 
 def write_inspect_log(source: Path, rows: RowSource, out: Path, scores: PathLike) -> Converted:
-    """Write the log with a score for each result of the audit, as an edit of inspect's own.
+    """Write a copy of the log with a score for each result of the audit. inspect records each as an
+    edit, with who made it.
 
-    A result without a value is inspect's NaN with a reason, which no mean counts. `source` is the
-    log and `rows` its samples, `out` the log to write, `scores` the audit's folder or
-    `scores.jsonl`.
+    A result without a value is NaN with a reason, as inspect writes it; no mean counts it.
 
-    Raises `ConfigError` where `out` is no name of a log, or inspect_ai is not installed, `DataError`
-    where the log cannot be read or written, or the scores are of other rows.
+    Args:
+        source: the log.
+        rows: its samples.
+        out: the log to write.
+        scores: the audit's folder, or its `scores.jsonl`.
+
+    Raises:
+        ConfigError: if `out` is no name of a log, or inspect_ai is not installed.
+        DataError: if the log cannot be read or written, or the scores are of other rows.
     """
     if out.suffix not in FORMATS:
         raise ConfigError(f"an inspect log is a file that ends in .eval or .json, not {out.name}")
@@ -43,20 +49,23 @@ def write_inspect_log(source: Path, rows: RowSource, out: Path, scores: PathLike
             continue
         sample = msgspec.json.decode(raw.data)
         for name, cell in line.scores.items():
-            _add(log, sample, OURS + name, cell)
-            columns.setdefault(OURS + name, []).append(_number(cell))
+            score_name = PREFIX + name
+            _add_score(log, sample, score_name, cell)
+            columns.setdefault(score_name, []).append(_number(cell))
             conversion.valueless += cell.value is None
         conversion.written += 1
         conversion.scored += bool(line.scores)
     _summarize(log, columns)
     with replacing(out) as partial:
-        _guarded(
-            out, "written", lambda: write_eval_log(log, str(partial), format=FORMATS[out.suffix])
-        )
+
+        def write() -> None:
+            write_eval_log(log, str(partial), format=FORMATS[out.suffix])
+
+        _guarded(out, "written", write)
     return conversion
 
 
-def _add(log: Any, sample: Mapping[str, Any], name: str, cell: Cell) -> None:
+def _add_score(log: Any, sample: Mapping[str, Any], name: str, cell: Cell) -> None:
     from inspect_ai.log import ProvenanceData, edit_score
     from inspect_ai.scorer import ScoreEdit
 
@@ -81,15 +90,15 @@ def _summarize(log: Any, columns: Mapping[str, list[float]]) -> None:
     results = log.results or EvalResults(total_samples=len(log.samples or ()))
     kept = [score for score in results.scores if score.name not in columns]
     for name, values in columns.items():
-        known = [value for value in values if not math.isnan(value)]
+        scored = [value for value in values if not math.isnan(value)]
         means = {}
-        if known:
-            means["mean"] = EvalMetric(name="mean", value=sum(known) / len(known))
+        if scored:
+            means["mean"] = EvalMetric(name="mean", value=sum(scored) / len(scored))
         score = EvalScore(
             name=name,
             scorer=name,
-            scored_samples=len(known),
-            unscored_samples=len(values) - len(known),
+            scored_samples=len(scored),
+            unscored_samples=len(values) - len(scored),
             metrics=means,
         )
         kept.append(score)
@@ -102,7 +111,7 @@ def _number(cell: Cell) -> float:
 
 
 def _guarded(path: Path, what: str, work: Any) -> Any:
-    """What the work gives; whatever inspect_ai raises is a `DataError`."""
+    """The result of the work. Whatever inspect_ai raises becomes a `DataError`."""
     try:
         return work()
     except Exception as error:  # of the system, of pydantic, of inspect's own

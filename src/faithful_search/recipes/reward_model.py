@@ -8,7 +8,7 @@ or on the command line, which wins. Use the judge with `--judge nli --judge_mode
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..bundled import shipped, tiny_policy
 from ..distil.settings import Distillation
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trl import ModelConfig
 
     from ..distil.distillation import Distilled
+    from ..distil.pairs import Labelled
     from ..training.arguments import SearchSFTConfig
 
 DEFAULT_CONFIG = shipped("recipes/configs") / "rm_tiny.yaml"
@@ -71,7 +72,7 @@ def main(argv: Sequence[str] | None = None, recipe: str = RECIPE) -> "Distilled"
 
     script, args, model_args = parse(arguments)
     with started(script, args):
-        repository = takes_over(args)
+        repository = takes_over(args)  # `None` without --push_to_hub
         judge = distil(script, args, model_args)
         if PartialState().is_main_process:
             name = str(model_args.model_name_or_path)
@@ -87,7 +88,7 @@ def check(argv: Sequence[str]) -> None:
     script: RewardModelArguments = flags.script
     check_least(script, limit=0)
     second = [script.second_labels] if script.second_labels else []
-    if not script.dry_run:  # which replaces them
+    if not script.dry_run:  # a dry run has its own
         check_files(pairs=script.pairs, second_labels=second)
         check_model(flags.values.get("model_name_or_path"), None)
         check_folder(flags.values.get("output_dir"), script.resume, script.overwrite)
@@ -123,9 +124,13 @@ def distil(
     rows = load_pairs(script.pairs, script.limit or None, args.seed)
     held_out = sum(row.split == "heldout" for row in rows)
     PartialState().print(f"{len(rows)} labelled pairs, {held_out} of them held out")
-    kwargs = {
-        key: value for key, value in model_init_kwargs(model_args).items() if value is not None
-    }
+    model_kwargs: dict[str, Any] = {"trust_remote_code": args.trust_remote_code}
+    for key, value in model_init_kwargs(model_args).items():
+        if value is not None:
+            model_kwargs[key] = value
+    second_rows: Sequence[Labelled] = ()
+    if script.second_labels:
+        second_rows = load_pairs([script.second_labels])
     return train_judge(
         rows,
         str(tiny_policy()) if name == "tiny" else name,
@@ -133,8 +138,8 @@ def distil(
         script,
         peft_config=get_peft_config(model_args),
         beside=dict(map(parse_judge, script.beside)),
-        second=load_pairs([script.second_labels]) if script.second_labels else (),
-        model_kwargs={"trust_remote_code": args.trust_remote_code, **kwargs},
+        second=second_rows,
+        model_kwargs=model_kwargs,
         base_name=name,
         resume=script.resume,
     )
@@ -149,6 +154,7 @@ def finish(
     argv: Sequence[str],
 ) -> None:
     """Write the model card and print the results."""
+    trainer_settings = {setting: getattr(args, setting) for setting in SETTINGS}
     judge_card(
         judge.folder,
         file=judge.file,
@@ -156,7 +162,7 @@ def finish(
         agreement=judge.agreement,
         recipe=recipe,
         argv=argv,
-        config={**asdict(script), **{setting: getattr(args, setting) for setting in SETTINGS}},
+        config={**asdict(script), **trainer_settings},
         pairs=script.pairs,
         license=script.license,
     )

@@ -35,8 +35,7 @@ class ScoredRollout(NamedTuple):
 
     def is_right(self, outcome: str | None) -> bool:
         """Whether its answer is right, by the component `outcome`, or by exact match for `None`."""
-        parts = self.components
-        score = _EXACT_MATCH.score(self.trajectory) if outcome is None else parts[outcome]
+        score = self.components[outcome] if outcome else _EXACT_MATCH.score(self.trajectory)
         return score.value is not None and score.value >= 1
 
     def logged(self, step: int, alpha: float | None) -> Trajectory:
@@ -69,8 +68,7 @@ class RolloutBatch:
         tokens: the ids that were sampled and read, with the places of turns.
         local: the rollouts of this process with their scores.
         gathered: the rollouts of all processes, in the order of the global batch.
-        probes: the questions of `EvidenceSensitivity` to the policy; empty unless the loss needs
-            them.
+        probes: what `EvidenceSensitivity` asked the policy; empty unless the loss needs it.
     """
 
     task_numbers: Sequence[int]
