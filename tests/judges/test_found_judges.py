@@ -113,6 +113,6 @@ def test_an_entry_point_that_is_no_judge_is_refused(monkeypatch):
         judges.find("odd")
 
 
-def test_a_url_is_refused_for_a_judge_without(file):
+def test_a_judge_in_a_file_takes_no_url(file):
     with pytest.raises(ConfigError, match="goes with the judge 'endpoint' or 'remote'"):
         JudgeArguments(str(file), judge_url="http://127.0.0.1:1").load_judge()

@@ -1,7 +1,8 @@
 """Fetch the pages that reports without a trace cite, so that there is evidence to judge them by.
 
 ```
-rows ─ cited_addresses ─> CitedAddresses ─ fetch_sources ─> FetchedPage ─> rows with `fetched_sources`
+rows ─ cited_addresses ─> CitedAddresses ─ fetch_sources ─> FetchedPage, …
+rows with the pages that they cite in the column `fetched_sources`  <──────┘
 ```
 
 Pages are read by `tools.browse` behind its guard, since the writer of a report chose the addresses.

@@ -181,6 +181,7 @@ class SearchGRPOTrainer(UpdateTrainer):
             self.accelerator.unwrap_model(self.model),
             self.processing_class,
             generation_batch,
+            # All processes make as many forward passes as the one that needs most
             agree=largest_over(self.accelerator),
         )
         self.generator: Generator = policy_generator(self) if args.use_vllm else self.policy
