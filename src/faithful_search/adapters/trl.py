@@ -188,8 +188,8 @@ class TRLReward:
             _log.warning(
                 "trl_reward: all %d rewards of the first batch are -1 (the first: %s). Does the "
                 "prompt ask for the format? faithful_search.dialects.load(%r).prompt(question, "
-                "toolbox.schemas) writes one that does. A model that never keeps to it needs a cold "
-                "start first, see recipes/sft.py.",
+                "toolbox.schemas) writes one that does. A model that never keeps to it needs a "
+                "cold start first, see recipes/sft.py.",
                 count,
                 scores[0].why,
                 self.dialect,

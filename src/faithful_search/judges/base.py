@@ -168,8 +168,8 @@ class Judge(ABC):
         return nullcontext()
 
     def reporting(self, on_progress: Callable[[int], object]) -> "Judge":
-        """A judge like this one that calls `on_progress` with the number of pairs finished since the
-        last call. One that takes no time returns itself, and calls nothing.
+        """A judge like this one that calls `on_progress` with the number of pairs finished since
+        the last call. One that takes no time returns itself, and calls nothing.
         """
         return self
 

@@ -34,9 +34,9 @@ class CitationSupport(JudgedReward):
 
     Ours. The premise is the texts of all passages that a sentence cites (for what a citation refers
     to see `CitationReturned`), the hypothesis the sentence without marks. A sentence that cites
-    only what was never returned is not supported. One whose sources were returned without their text,
-    as by APIs that keep it to themselves, cannot be judged and is not counted: `parts["unread"]`
-    says how many. Without a sentence that cites there is no value.
+    only what was never returned is not supported. One whose sources were returned without their
+    text, as by APIs that keep it to themselves, cannot be judged and is not counted:
+    `parts["unread"]` says how many. Without a sentence that cites there is no value.
 
     Args:
         judge: is asked about the pairs; by default words are compared.

@@ -54,8 +54,8 @@ class OrderlyStop(TrainerCallback):
         checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if self.judge_failure:
             raise JudgeError(
-                f"{self.judge_failure}. That is more than max_abstained={args.max_abstained:g} of a "
-                f"batch, so training stopped; the checkpoint is {checkpoint}. When the judge "
+                f"{self.judge_failure}. That is more than max_abstained={args.max_abstained:g} of "
+                f"a batch, so training stopped; the checkpoint is {checkpoint}. When the judge "
                 "answers again, resume from it"
             )
         if self.stopped:
