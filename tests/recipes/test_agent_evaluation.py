@@ -8,6 +8,8 @@ from recipe_runs import call
 from stub_server import StubServer
 
 from faithful_search.errors import ConfigError, UnreachableError
+from faithful_search.recipes.evaluation_settings import EvaluationArguments, of_suite
+from faithful_search.suites import AgentLimits, Suite
 
 TWO_SETS = """
 about: two sets of the bundled world
@@ -51,30 +53,43 @@ def test_a_served_model_answers_a_suite_by_an_agent(served, suite_file, tmp_path
     assert "two: rag (stub)" in capsys.readouterr().out
 
 
-LIMITED = f"{TWO_SETS}agents: {{turns: 2, turn_tokens: 9, controls: 1}}\n"
+LIMITS = AgentLimits(turns=2, turn_tokens=9, controls=1)
 
 
-def limits_of(server, tmp_path, *flags):
-    """The flags that an agent was measured with on a suite that has limits."""
-    path = tmp_path / "limited.yaml"
-    path.write_text(LIMITED, encoding="utf-8")
-    out = tmp_path / "out"
-    asked = ("--model=stub", "--limit=2", "--threads=1", f"--suite={path}", f"--out={out}")
-    call("evaluate", f"--endpoint={server.url}", *asked, *flags)
-    metrics = json.loads((out / "metrics.json").read_text())
-    return metrics["script"]
+@pytest.mark.parametrize(
+    ("flags", "bounds"),
+    [
+        ({"agent": "ircot"}, (2, 9, 1)),
+        ({"agent": "ircot", "turns": 5, "controls": 0}, (5, 9, 0)),
+        ({"agent": "ircot", "endpoint": "http://127.0.0.1/v1"}, (None, None, 100)),
+        ({}, (None, None, 100)),
+    ],
+)
+def test_a_suite_bounds_agents_of_a_model_here(flags, bounds):
+    script = of_suite(EvaluationArguments(**flags), Suite("two", "", (), agents=LIMITS))
+    assert (script.turns, script.turn_tokens, script.controls) == bounds
 
 
-def test_a_suite_says_what_bounds_agents(served, tmp_path, capsys):
-    script = limits_of(served, tmp_path, "--agent=ircot")
-    assert (script["turns"], script["turn_tokens"], script["controls"]) == (2, 9, 1)
-    said = "agents have 2 turns, 9 tokens a reply, 1 questions with controls"
+@pytest.mark.slow
+def test_the_table_of_a_bounded_agent_says_so(tmp_path, capsys):
+    path = tmp_path / "two.yaml"
+    path.write_text(f"{TWO_SETS}agents: {{turns: 2, controls: 1}}\n", encoding="utf-8")
+    flags = (f"--suite={path}", f"--out={tmp_path / 'out'}", "--limit=1", "--threads=1")
+    call("evaluate", "--agent=untrained", *flags)
+    said = "two: untrained (tiny), seed 0; agents have 2 turns, 1 questions with controls"
     assert said in capsys.readouterr().out
 
 
-def test_flags_win_over_a_suites_limits(served, tmp_path):
-    script = limits_of(served, tmp_path, "--agent=ircot", "--turns=1", "--controls=0")
-    assert (script["turns"], script["turn_tokens"], script["controls"]) == (1, 9, 0)
+@pytest.mark.parametrize(
+    ("flags", "episodes"),
+    [
+        ({"endpoint": "http://127.0.0.1/v1"}, 16),
+        ({"generation_batch": 32}, 32),
+        ({"concurrency": 4}, 4),
+    ],
+)
+def test_a_model_here_answers_a_batch_of_episodes_at_once(flags, episodes):
+    assert EvaluationArguments(**flags).episodes_at_once == episodes
 
 
 def test_results_say_how_they_were_made(served, tmp_path, capsys):

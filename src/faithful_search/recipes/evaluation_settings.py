@@ -224,9 +224,11 @@ def _check_agent(script: EvaluationArguments) -> None:
 
 
 def of_suite(script: EvaluationArguments, suite: Suite) -> EvaluationArguments:
-    """The flags, with the suite's limits of agents in the place of those that were left open."""
+    """The flags, with the suite's limits of agents in the place of those that were left open. They
+    are for this machine: an endpoint has a speed of its own.
+    """
     limits = suite.agents
-    if script.agent_name is None:
+    if script.agent_name is None or script.endpoint is not None:
         return script
     controls = script.controls
     if limits.controls is not None and controls == QUESTIONS:

@@ -105,7 +105,7 @@ def measure_suite(script: EvaluationArguments, suite: Suite) -> dict[str, Any]:
     title = f"{suite.name}: {script.subject}, seed {script.seed}"
     if judge is not None:
         title = f"{title}, judge {judge.name}"
-    if script.agent_name is not None and suite.agents != AgentLimits():
+    if script.agent_name is not None and script.endpoint is None and str(suite.agents):
         limits = AgentLimits(script.turns, script.turn_tokens, script.controls)
         title = f"{title}; agents have {limits}"
     print(f"{printable(title)}\n\n{results}")

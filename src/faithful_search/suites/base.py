@@ -50,7 +50,8 @@ class QuestionSet:
 
 @dataclass(frozen=True)
 class AgentLimits:
-    """What bounds agents that need no training on a suite, where the user does not say otherwise.
+    """What bounds agents that need no training on a suite, with a model on this machine and where
+    the user does not say otherwise.
 
     Args:
         turns: how many turns of an episode may call tools; `None` for the agent's own number.

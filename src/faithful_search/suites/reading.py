@@ -8,7 +8,7 @@ sets:
 agents: {turns: 3, turn_tokens: 64, controls: 10}
 ```
 
-`agents` bounds those that need no training, and may be left out.
+`agents` bounds those that need no training, with a model on this machine; it may be left out.
 
 `{data}` is the folder of `faithful-search data`. A set whose file there is missing is left out, and
 the suite says so.
