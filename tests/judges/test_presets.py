@@ -4,6 +4,7 @@ what is read of them worked out by hand.
 
 import json
 import pickle
+import string
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from tiny_bert import SHAPE, WORDS, bert, bert_tokenizer, saved, t5, t5_tokenize
 from transformers import (
     DebertaV2Config,
     DebertaV2ForSequenceClassification,
+    DebertaV2Tokenizer,
     ModernBertConfig,
     ModernBertForTokenClassification,
     T5Config,
     T5ForTokenClassification,
+    T5Tokenizer,
 )
 
 from faithful_search.errors import ConfigError
@@ -225,14 +228,20 @@ def odds(p: float) -> float:
     return p / (1 - p)
 
 
-@pytest.mark.parametrize("mark", ["[SEP]", "[CLS]", "[PAD]", "</s>", "<pad>", "<|im_end|>"])
-def test_control_tokens_in_evidence_are_text(judge, mark):
-    if mark not in judge.tokenizer.all_special_tokens:
-        pytest.skip("no control token of this tokenizer")
-    number = judge.tokenizer.convert_tokens_to_ids(mark)
-    pairs = [Pair("w1 w2", "w3", "w4"), Pair(f"w1 {mark} w2", f"w3 {mark}", f"w4 {mark}")]
+def test_control_tokens_in_evidence_are_text(judge):
+    tokenizer = judge.tokenizer
+    marks = [mark for mark in tokenizer.all_special_tokens if mark != tokenizer.unk_token]
+    spelled = " ".join(marks)
+    pairs = [
+        Pair("w1 w2", "w3", "w4"),
+        Pair(f"w1 {spelled} w2", f"w3 {spelled}", f"w4 {spelled}"),
+    ]
     plain, marked = judge.encode([inputs[0] for inputs in judge.inputs(pairs)])
-    assert marked["input_ids"].count(number) == plain["input_ids"].count(number)
+    counts = [
+        [row["input_ids"].count(number) for number in tokenizer.convert_tokens_to_ids(marks)]
+        for row in (plain, marked)
+    ]
+    assert counts[0] == counts[1]
 
 
 def test_a_score_in_the_evidence_is_no_score():
@@ -269,6 +278,44 @@ def sure_of(head: Any, label: int) -> None:
     with torch.no_grad():
         head.weight.zero_()
         head.bias.copy_(torch.tensor([9.0, 0.0] if label == 0 else [0.0, 9.0]))
+
+
+LETTERS = [(letter, -5.0) for letter in f"{string.ascii_letters}{string.punctuation}01"]
+BLANK = ("\u2581", -2.0)
+
+
+def t5_class_tokenizer() -> Any:
+    """Transformers' own class, as published checkpoints have it, with a small vocabulary."""
+    marks = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
+    return T5Tokenizer(vocab=[*marks, BLANK, *LETTERS, ("\u25811", -3.0)], extra_ids=0)
+
+
+def deberta_class_tokenizer() -> Any:
+    marks = [(mark, 0.0) for mark in ("[PAD]", "[CLS]", "[SEP]", "[UNK]")]
+    return DebertaV2Tokenizer(vocab=[*marks, BLANK, *LETTERS, ("[MASK]", 0.0)])
+
+
+@pytest.mark.parametrize("document", ["the cat sat.\n\nIt was 1.", "a  b", ""])
+@pytest.mark.parametrize(
+    ("model", "tokenizer", "task"),
+    [(t5, t5_class_tokenizer, "predict: "), (deberta, deberta_class_tokenizer, "")],
+)
+def test_minichecks_tokens_are_those_of_the_authors_text(model, tokenizer, task, document):
+    judge = MiniCheckJudge(model(), tokenizer())
+    [row] = judge.encode([Input(document, "the cat")])
+    text = f"{task}{document}{judge.tokenizer.eos_token}the cat"
+    assert row["input_ids"] == judge.tokenizer(text)["input_ids"]
+
+
+@pytest.mark.parametrize(
+    ("model", "tokenizer", "mark"),
+    [(t5, t5_class_tokenizer, "</s>"), (deberta, deberta_class_tokenizer, "[SEP]")],
+)
+def test_vocabularies_that_hold_control_tokens_find_none_in_evidence(model, tokenizer, mark):
+    judge = MiniCheckJudge(model(), tokenizer())
+    [inputs] = judge.inputs([Pair(f"x {mark} y", f"z {mark}")])
+    [row] = judge.encode(inputs)
+    assert row["input_ids"].count(judge.tokenizer.convert_tokens_to_ids(mark)) == 2
 
 
 def test_a_minicheck_classifier_reads_one_text_with_the_end_token_between():
