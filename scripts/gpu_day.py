@@ -159,15 +159,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class Measured:
-    """A policy that is measured: its name in tables, the policy's folder, where its results go, and
-    the step of its training; 0 where none is counted.
+    """A policy that is measured: its names in tables and in messages, its folder, and where its
+    results go.
     """
 
     title: str
     label: str
     policy: Path
     folder: Path
-    step: int = 0
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -271,14 +270,16 @@ def run(args: argparse.Namespace, ends: float) -> int:
     trained = run_until(jobs, args.workers, until, patience)
     common, measured = what_is_measured(plan)
     jobs = [job for subject in measured for job in measuring_jobs(plan, subject)]
-    told = run_until(jobs, args.workers, ends, patience=5)
+    # They take less memory than trainings
+    at_once = 2 * args.workers if args.gpu else args.workers
+    asked = run_until(jobs, at_once, ends, patience=5)
     left = notes(plan, common)
     summarise(plan, measured, left)
-    failed = [*trained.failed, *told.failed]
+    failed = [*trained.failed, *asked.failed]
     if failed:
         print(f"failed: {', '.join(failed)}")
         return 1
-    return UNFINISHED if left or told.stopped or told.waiting else 0
+    return UNFINISHED if left or asked.stopped or asked.waiting else 0
 
 
 # --- the cold start
@@ -425,7 +426,7 @@ def what_is_measured(plan: Plan) -> tuple[int, list[Measured]]:
         if run.arm.recipe == POU and common:
             policy = run.folder / f"checkpoint-{common}"
             place = folder / f"{name}_step_{common}"
-            measured.append(Measured(run.arm.title, run.label, policy, place, common))
+            measured.append(Measured(run.arm.title, run.label, policy, place))
         elif run.arm.recipe != POU and run.has_ended:
             measured.append(Measured(run.arm.title, run.label, run.trained, folder / name))
     return common, measured

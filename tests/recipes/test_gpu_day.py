@@ -196,7 +196,8 @@ def test_arms_are_compared_at_a_step_that_all_have(tmp_path, answers, paper, com
     saved(plan, "paper_0", *paper)
     step, measured = gpu_day.what_is_measured(plan)
     assert step == common
-    assert {subject.step for subject in measured[1:]} == ({common} if common else set())
+    checkpoints = {subject.policy.name for subject in measured[1:]}
+    assert checkpoints == ({f"checkpoint-{common}"} if common else set())
 
 
 def test_an_arm_without_a_step_is_named(tmp_path):
