@@ -1,18 +1,20 @@
-"""A real model on real questions that can be guessed: the cold start, the arms of the experiment in
-docs/real.md, and their measurement, in one command without a network.
+"""A real model on real questions that can be guessed: the cold start, the arms
+of the experiment in docs/real.md, and their measurement, in one command without
+a network.
 
 ```
 # one GPU, four arms at once
-python scripts/gpu_day.py --weights SmolLM2-135M-Instruct --data qa --out outputs/real \\
+python scripts/gpu_day.py --weights DIR --data DIR --out outputs/real \\
     --minutes 10 --arms answers paper paper_shuffled gate --limit 100
 # two CPU cores, some hours
-python scripts/gpu_day.py --weights SmolLM2-135M-Instruct --data qa --out outputs/real \\
+python scripts/gpu_day.py --weights DIR --data DIR --out outputs/real \\
     --minutes 600 --arms answers paper paper_shuffled --seeds 0 1
 ```
 
-It ends by itself in time: programs that still run then save what they have, and the same command
-goes on from there. Writes `summary.md`, `summary.json`, `curves.png` and `results.png` to --out, an
-adapter for each arm and seed to `arms/`, and every rollout. Exit code 3: there is more to do.
+It ends by itself in time: programs that still run then save what they have, and
+the same command goes on from there. Writes `summary.md`, `summary.json`,
+`curves.png` and `results.png` to --out, an adapter for each arm and seed to
+`arms/`, and every rollout. Exit code 3: there is more to do.
 """
 
 import argparse
