@@ -318,11 +318,11 @@ def check(reward: Reward) -> None:
         )
 
 
-def numbers(score: Score) -> dict[str, float]:
+def numeric_parts(score: Score) -> dict[str, float]:
     """The values of a score's parts, for logs; parts without a value are left out.
 
     Example:
-        >>> numbers(Score(0.5, parts={"format": 1.0, "citation": None, "judge": "lexical"}))
+        >>> numeric_parts(Score(0.5, parts={"format": 1.0, "citation": None, "judge": "lexical"}))
         {'format': 1.0}
     """
     values: dict[str, float] = {}

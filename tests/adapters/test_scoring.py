@@ -10,7 +10,7 @@ from awaited import DeadJudge, SlowJudge, beside_a_heart
 import faithful_search as fs
 from faithful_search.errors import ConfigError, DialectError, NoScoreError
 from faithful_search.rewards import Citation, Correctness, EvidenceSensitivity, Format, Mix, Warmup
-from faithful_search.scoring import MIXES, Scoring, numbers
+from faithful_search.scoring import MIXES, Scoring, numeric_parts
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 TEXT = (
@@ -280,7 +280,7 @@ def test_numbers_are_the_parts_that_have_a_value():
     score = fs.Score(
         0.5, parts={"format": 1.0, "citation": None, "judge": "words", "applies": True}
     )
-    assert numbers(score) == {"format": 1.0}
+    assert numeric_parts(score) == {"format": 1.0}
 
 
 def test_single_rewards_have_their_own_name():

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..formats.base import mapping, mappings
 from ..rewards import Mix, Score
-from ..scoring import Scoring, numbers
+from ..scoring import Scoring, numeric_parts
 
 Message = Mapping[str, Any]
 
@@ -35,7 +35,7 @@ def values_of(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def evaluated(scoring: Scoring, score: Score) -> dict[str, Any]:
     """The answer: the reward, the outcome, and the other parts in the place of rubrics."""
-    parts = numbers(score)
+    parts = numeric_parts(score)
     rule = scoring.rule
     outcome = parts.pop(rule.outcome_name or "", 0.0) if isinstance(rule, Mix) else 0.0
     return {

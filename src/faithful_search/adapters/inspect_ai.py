@@ -17,7 +17,7 @@ from inspect_ai.tool import Tool, tool
 
 from ..dialects.segments import Responses
 from ..rollout.environment import tool_functions
-from ..scoring import numbers
+from ..scoring import numeric_parts
 from ..tasks import load_tasks
 from ..tools import Toolbox
 from ..tools.local_search import open_search
@@ -53,7 +53,7 @@ def faithfulness(
         ]
         row = {"messages": messages, "input": state.input_text}
         result = await scoring.ascore(row, answers=list(target))
-        metadata = {"parts": numbers(result), "steps": list(result.steps)}
+        metadata = {"parts": numeric_parts(result), "steps": list(result.steps)}
         answer = state.output.completion
         if result.value is None:
             failed = result.parts.get("abstained")

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..rewards import Score
-from ..scoring import Scoring, numbers
+from ..scoring import Scoring, numeric_parts
 from .settings import scoring_of
 
 
@@ -34,6 +34,6 @@ async def verify(body: Mapping[str, Any], mix: str = "veritas", **settings: Any)
 
 def verified(scoring: Scoring, body: Mapping[str, Any], score: Score) -> dict[str, Any]:
     """The answer to a verify request with this score."""
-    components = numbers(score)
+    components = numeric_parts(score)
     components["abstained"] = float(score.value is None)
     return {**body, "reward": scoring.number(score), "reward_components": components}

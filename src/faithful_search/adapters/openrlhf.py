@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..rewards import Score
-from ..scoring import Scoring, numbers
+from ..scoring import Scoring, numeric_parts
 from .settings import scoring_of
 
 Answer = dict[str, Any]
@@ -63,7 +63,7 @@ def answered(scoring: Scoring, scores: Sequence[Score]) -> Answer:
     them have.
     """
     rewards = [scoring.number(score) for score in scores]
-    parts = [numbers(score) for score in scores]
+    parts = [numeric_parts(score) for score in scores]
     shared = [name for name in parts[0] if all(name in row for row in parts)] if parts else []
     logs = {name: [row[name] for row in parts] for name in shared}
     logs["abstained"] = [float(score.value is None) for score in scores]

@@ -21,7 +21,7 @@ from .. import dialects
 from ..columns import answers as gold_answers
 from ..errors import ConfigError
 from ..rewards import Score
-from ..scoring import numbers
+from ..scoring import numeric_parts
 from ..tools import Toolbox
 from ..tools.local_search import open_search
 from ..trajectory import Step, Trajectory
@@ -93,7 +93,7 @@ class SearchEnv(BaseTextEnv):
 
     def get_metrics(self) -> dict[str, Any]:
         """The parts of the rollout's score."""
-        return numbers(self.score)
+        return numeric_parts(self.score)
 
     def close(self) -> None:
         self.session.close()

@@ -19,8 +19,8 @@ from ..dialects.base import Dialect
 from ..errors import ConfigError
 from ..rewards import Mix, Reward, Score
 from ..rewards.mix import INVALID
-from ..rollout.environment import SearchEnvironment, inner_text, returned
-from ..scoring import Scoring, numbers
+from ..rollout.environment import SearchEnvironment, inner_text, returned_observations
+from ..scoring import Scoring, numeric_parts
 from ..trajectory import Trajectory
 
 FORGED = "response_forged"
@@ -217,6 +217,7 @@ class TRLRewardPart:
         mix = cast(Mix, self.whole.scoring.rule)
         equal = dict.fromkeys(mix.parts, 1 / len(mix.parts))
         weight = (mix.weights or equal).get(self.part, 0.0)
+        # The mix with the weight of this part alone: its value is the part's share of the sum
         alone = dataclasses.replace(mix, weights={self.part: weight})
         state = mix.state_at(_step_of(trainer_state))
         values: list[float | None] = []
@@ -279,7 +280,7 @@ def _as_returned(
     """
     tool_messages = [message for message in completion if message.get("role") == "tool"]
     contents = [str(message.get("content")) for message in tool_messages]
-    observations = iter(returned(environment, contents))
+    observations = iter(returned_observations(environment, contents))
     messages: list[Message] = []
     for message in completion:
         if message.get("role") == "tool":
@@ -317,7 +318,7 @@ def _means(scores: Sequence[Score], trajectories: Sequence[Trajectory]) -> dict[
     """
     values: dict[str, list[float]] = {}
     for score in scores:
-        for name, value in numbers(score).items():
+        for name, value in numeric_parts(score).items():
             values.setdefault(name, []).append(value)
     means = {name: sum(column) / len(column) for name, column in values.items()}
     if trajectories:

@@ -17,7 +17,7 @@ import verifiers.v1 as vf
 
 from ..columns import answers as gold_answers
 from ..rewards import Score
-from ..scoring import Scoring, numbers
+from ..scoring import Scoring, numeric_parts
 from ..tasks import load_tasks
 from .settings import scoring_of
 
@@ -52,7 +52,7 @@ class FaithfulTask(vf.Task[FaithfulData, vf.State, vf.TaskConfig]):
     @vf.metric
     async def faithful_parts(self, trace: vf.Trace) -> dict[str, float]:
         """The parts of the score that have a value."""
-        return numbers(await self._score(trace))
+        return numeric_parts(await self._score(trace))
 
     async def _score(self, trace: vf.Trace) -> Score:
         known = trace.info.get("faithful_search")
@@ -64,7 +64,7 @@ class FaithfulTask(vf.Task[FaithfulData, vf.State, vf.TaskConfig]):
                 "value": score.value,
                 "why": score.why,
                 "steps": list(score.steps),
-                "parts": numbers(score),
+                "parts": numeric_parts(score),
             }
             trace.info["faithful_search"] = known
         return Score(known["value"], known["why"], known["parts"], tuple(known["steps"]))

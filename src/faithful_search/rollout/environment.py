@@ -140,7 +140,9 @@ def tool_functions(
     return [getattr(environment, name) for name in toolbox.tools]
 
 
-def returned(environment: SearchEnvironment, contents: Sequence[str]) -> list[Observation | None]:
+def returned_observations(
+    environment: SearchEnvironment, contents: Sequence[str]
+) -> list[Observation | None]:
     """The environment's observation for each of these tool messages, in the order of a rollout.
 
     `None` for a message that it did not write: loops write some themselves, from the policy's

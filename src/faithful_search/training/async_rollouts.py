@@ -21,7 +21,7 @@ from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 from ..errors import ConfigError, GeneratorError
 from ..rewards import Mix, Reward, Score
 from ..rollout import Engine
-from ..scoring import Scoring, numbers
+from ..scoring import Scoring, numeric_parts
 from ..tasks import Task
 from ..trajectory import Step, Trajectory
 from .advantages import Estimator, group_relative
@@ -186,7 +186,7 @@ class EngineRolloutWorker:
         before = len(tokens.prompt_ids)
         name = self.scoring.name
         metrics = {"reward": math.nan if score.value is None else score.value}
-        metrics |= {f"rewards/{name}/{part}": value for part, value in numbers(score).items()}
+        metrics |= {f"rewards/{name}/{part}": value for part, value in numeric_parts(score).items()}
         return RolloutSample(
             prompt=self.engine.dialect.prompt(
                 trajectory.question or "", self.engine.toolbox.schemas

@@ -17,7 +17,7 @@ from ..errors import ConfigError
 from ..inference.chat import ChatFormat, folded
 from ..inference.tool_template import ToolTemplate, refuses_system
 from ..rollout import Limits, SearchEnvironment
-from ..rollout.environment import returned
+from ..rollout.environment import returned_observations
 from ..rollout.outside import OutsideEpisode, check_outside, turns_of
 from ..tasks import Task
 from ..tools import Toolbox
@@ -128,7 +128,7 @@ class TRLLoop:
             )
             contents = [message["content"] for message in messages if message["role"] == "tool"]
             # what the environment returned to each call; None where its words are another's
-            observations = iter(returned(environment, contents))
+            observations = iter(returned_observations(environment, contents))
             responses_by_turn = []
             for size in _response_sizes(messages):
                 responses_by_turn.append([next(observations) for _ in range(size)])
