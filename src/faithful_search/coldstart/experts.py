@@ -26,6 +26,8 @@ from . import twins
 from .filtering import as_written
 from .plans import SEARCH, UNKNOWN, Hop, Plan, Query, contains
 
+# What the expert says, by what it has come to; one phrase of each is drawn. `found` is a finding as a
+# sentence, `need` what a hop needs, as it reads after "I need".
 FIRST = ("I need {need}.", "First I need {need}.", "To answer this I need {need}.")
 NEXT = ("{found} I need {need}.", "{found} Now I need {need}.")
 DONE = ("{found} That is the answer.", "{found} This answers the question.")
@@ -38,10 +40,10 @@ UPHELD = ("{found} The evidence says so.",)
 NOT_FOUND = ("No tool gives {need}.",)
 STOPPED_EARLY = ("{found} The question asks for more: {need}.",)
 PHRASES = (*FIRST, *NEXT, *DONE, *CONCLUDE, *OTHER_TOOL, *REWORD, *GIVE_UP)
-"""What experts of every dialect say."""
+"""What experts of every dialect say. The others are of verification and of the habit `unsaid`."""
 
 DRILL = "drill"
-"""The kind of a twin that begins with the response's own call, in `meta["twin"]`."""
+"""In `meta["twin"]`: a twin that begins with the response's own call."""
 
 
 class Played(NamedTuple):
@@ -115,12 +117,13 @@ def run_experts(
     expert's next turn, the only one to learn from; `meta["twin"]` says how the response was
     changed. A drill is a twin that begins with the response's own call.
     """
-    desk = _Desk(dialect, habits or Habits(), seed, toolbox.first_arguments)
+    table = _Table(dialect, habits or Habits(), seed, toolbox.first_arguments)
     played: list[Played] = []
-    bar = tqdm(total=len(plans), desc="expert episodes", unit="episode", disable=not progress)
-    with bar:
+    with tqdm(
+        total=len(plans), desc="expert episodes", unit="episode", disable=not progress
+    ) as bar:
         for start in range(0, len(plans), concurrency):
-            episodes = [_Episode(plan, desk) for plan in plans[start : start + concurrency]]
+            episodes = [_Episode(plan, table) for plan in plans[start : start + concurrency]]
             _play_all(episodes, toolbox)
             played += [Played(episode.written(), episode.twins) for episode in episodes]
             bar.update(len(episodes))
@@ -133,21 +136,17 @@ Game = Generator[ToolCall, Observation | None, None]
 
 def _play_all(episodes: "Sequence[_Episode]", toolbox: Toolbox) -> None:
     """Play the episodes to their ends; each round runs the next calls of all in one batch."""
-    waiting: list[tuple[Game, ToolCall]] = []
-    for episode in episodes:
-        game = episode.play()
-        call = _next_call(game, None)
-        if call is not None:
-            waiting.append((game, call))
-    while waiting:
-        sessions = [toolbox.session() for _ in waiting]
-        observations = toolbox.run_batch([call for _, call in waiting], sessions)
-        still_waiting = []
-        for (game, _), observation in zip(waiting, observations, strict=True):
+    games = [episode.play() for episode in episodes]
+    observations: Sequence[Observation | None] = [None] * len(games)
+    while games:
+        waiting: list[tuple[Game, ToolCall]] = []
+        for game, observation in zip(games, observations, strict=True):
             call = _next_call(game, observation)
             if call is not None:
-                still_waiting.append((game, call))
-        waiting = still_waiting
+                waiting.append((game, call))
+        games = [game for game, _ in waiting]
+        sessions = [toolbox.session() for _ in waiting]
+        observations = toolbox.run_batch([call for _, call in waiting], sessions)
 
 
 def _next_call(game: Game, observation: Observation | None) -> ToolCall | None:
@@ -159,9 +158,12 @@ def _next_call(game: Game, observation: Observation | None) -> ToolCall | None:
 
 
 @dataclass
-class _Desk:
-    """What all episodes share: how they are played, the name of each tool's argument, and the
-    evidence that was returned so far.
+class _Table:
+    """What all episodes of a run share.
+
+    Attributes:
+        arguments: by tool, the name of the argument that takes the query.
+        shelf: the evidence that was returned so far, of which twins are made.
     """
 
     dialect: Dialect
@@ -171,66 +173,114 @@ class _Desk:
     shelf: twins.Shelf = field(default_factory=twins.Shelf)
 
 
+@dataclass
+class _Speech:
+    """The expert's thoughts in words, which are drawn.
+
+    Attributes:
+        answer: the answer to the question.
+        unsaid: how often a thought does not state what was found, see `Habits`.
+    """
+
+    rng: random.Random
+    answer: str
+    unsaid: float
+
+    def say(self, templates: Sequence[str], **parts: str) -> str:
+        return self.rng.choice(templates).format(**parts)
+
+    def onward(self, finding: str, need: str) -> str:
+        """The thought before the first call of a hop."""
+        if finding and not self._leaves_unsaid():
+            return self.say(NEXT, found=finding, need=need)
+        return self.say(FIRST, need=need)
+
+    def again(self, need: str, tool: str, next_tool: str) -> str:
+        """The thought before a further query of a hop, after one that found nothing."""
+        phrases = OTHER_TOOL if next_tool != tool else REWORD
+        return self.say(phrases, need=need, tool=next_tool)
+
+    def conclusion(self, finding: str) -> str:
+        """The thought before the answer."""
+        if self._leaves_unsaid():
+            return self.say(UNSAID)
+        phrases = DONE if contains(finding, self.answer) else CONCLUDE
+        return self.say(phrases, found=finding, answer=self.answer)
+
+    def _leaves_unsaid(self) -> bool:
+        # no draw at 0, so that other episodes stay the same
+        return self.unsaid > 0 and self.rng.random() < self.unsaid
+
+
 class _Episode:
     """An episode in the making: `play` makes steps and twins, `written` its trajectory."""
 
-    def __init__(self, plan: Plan, desk: _Desk) -> None:
+    def __init__(self, plan: Plan, table: _Table) -> None:
         self.plan = plan
-        self.desk = desk
-        self.habits = desk.habits
-        self.checks = desk.dialect.can_verify
-        self.rng = random.Random(f"{desk.seed}:{plan.id}")
-        # a generator of its own, so that twins do not change the episode
-        self.twin_rng = random.Random(f"{desk.seed}:{plan.id}:twins")
-        blind = self.rng.random() < self.habits.blind
-        self.blind_from = self.rng.randrange(len(plan.hops)) if blind else len(plan.hops)
-        self.all_blank = blind and self.rng.random() < 0.5
+        self.table = table
+        self.habits = table.habits
+        self.checks = table.dialect.can_verify
+        self.rng = random.Random(f"{table.seed}:{plan.id}")
+        self.speech = _Speech(self.rng, plan.answers[0], self.habits.unsaid)
+        # draws of their own, so that twins do not change the episode
+        self.twin_rng = random.Random(f"{table.seed}:{plan.id}:twins")
+        self.twin_speech = _Speech(self.twin_rng, plan.answers[0], self.habits.unsaid)
+        is_blind = self.rng.random() < self.habits.blind
+        # the first hop whose fact no response holds
+        self.blind_from = self.rng.randrange(len(plan.hops)) if is_blind else len(plan.hops)
+        self.all_blank = is_blind and self.rng.random() < 0.5
         self.evidence_count = 0  # pieces of evidence, which are numbered
+        # what states the fact in the last response; `None` before the first
+        self.gold: list[Evidence] | None = None
         self.steps: list[Step] = []
         self.twins: list[Trajectory] = []
         self.stop_reason = "answered"
 
     def play(self) -> Game:
-        """Query hop by hop until something states the fact, then go on from it."""
+        """Find the fact of one hop after the other, then answer."""
         finding = ""  # what the last hop found, as a sentence
-        verdict: bool | None = None
-        refs: tuple[str, ...] = ()
         for number, hop in enumerate(self.plan.hops):
             # An expert that asks for what it cannot know yet would teach to answer from memory.
             if not self._is_named(hop.subject):
                 self.stop_reason = "not_named"
                 return
-            blind = number >= self.blind_from
-            think = self._onward(finding, hop.need)
-            finding = ""
-            queries = self._queries(hop, blind)
-            for turn, (tool, query) in enumerate(queries):
-                if turn:
-                    think = self._again(hop, queries[turn - 1 :])
-                call = self._call(tool, query)
-                step = Step(think, call, helpful=verdict, refs=refs)
-                returned = yield call
-                observation = self._bent(hop, tool, returned or NO_RESULTS, blind)
-                self._add_twins(number, step, observation.evidence, queries[turn:])
-                self.steps.append(
-                    replace(step, evidence=observation.evidence, note=observation.note)
-                )
-                gold = hop.gold(observation.evidence)
-                verdict, refs = bool(gold), tuple(passage.id for passage in gold)
-                if gold:
-                    finding = self._finding(hop, gold)
-                    break
+            finding = yield from self._search(number, finding)
             if not finding:
-                self.stop_reason = "answered" if blind else "not_found"
-                last = Step(self._say(GIVE_UP, need=hop.need), answer=UNKNOWN, helpful=False)
-                return self._end(last, NOT_FOUND, need=hop.need)
+                self._give_up(number)
+                return
             is_last = number + 1 == len(self.plan.hops)
             may_be_hasty = self.checks and not is_last and bool(hop.object)
             if may_be_hasty and self.rng.random() < self.habits.hasty:
                 self._answer_early(hop, finding, self.plan.hops[number + 1])
         answer = self.plan.answers[0]
-        last = Step(self._conclusion(finding, answer), answer=answer, helpful=verdict, refs=refs)
-        self._end(last, UPHELD, found=finding)
+        last = Step(self.speech.conclusion(finding), answer=answer)
+        self._end(_judging(last, self.gold), UPHELD, found=finding)
+
+    def _search(self, number: int, finding: str) -> Generator[ToolCall, Observation | None, str]:
+        """Query until something states the fact of a hop; returns it as a sentence, or "" where
+        nothing does. `finding` is the last hop's.
+        """
+        hop = self.plan.hops[number]
+        think = self.speech.onward(finding, hop.need)
+        queries = self._queries(hop, self.rng, once_a_tool=self._is_blind(number))
+        for turn, (tool, query) in enumerate(queries):
+            if turn:
+                last_tool, _ = queries[turn - 1]
+                think = self.speech.again(hop.need, last_tool, tool)
+            call = self._call(tool, query)
+            step = _judging(Step(think, call), self.gold)
+            returned = yield call
+            observation = self._received(number, tool, returned or NO_RESULTS)
+            self._add_twins(number, step, observation.evidence, queries[turn:])
+            self.steps.append(replace(step, evidence=observation.evidence, note=observation.note))
+            self.gold = hop.gold(observation.evidence)
+            if self.gold:
+                return self._finding(hop, self.gold)
+        return ""
+
+    def _is_blind(self, number: int) -> bool:
+        """Whether no response to a hop's queries may hold its fact."""
+        return number >= self.blind_from
 
     def _is_named(self, subject: str) -> bool:
         """Whether the question or the evidence so far names a subject; an empty one always is."""
@@ -243,90 +293,82 @@ class _Episode:
 
     def _answer_early(self, hop: Hop, finding: str, next_hop: Hop) -> None:
         """Answer with what a hop found, and see on checking that the question asks for more."""
-        self.steps.append(Step(self._say(DONE, found=finding), answer=hop.object))
-        check = self._say(STOPPED_EARLY, found=finding, need=next_hop.need)
+        self.steps.append(Step(self.speech.say(DONE, found=finding), answer=hop.object))
+        check = self.speech.say(STOPPED_EARLY, found=finding, need=next_hop.need)
         self.steps.append(Step(check, verified=False))
+
+    def _give_up(self, number: int) -> None:
+        """End with "unknown": nothing states the fact of this hop."""
+        if not self._is_blind(number):  # in a blind episode "unknown" is the right answer
+            self.stop_reason = "not_found"
+        need = self.plan.hops[number].need
+        last = Step(self.speech.say(GIVE_UP, need=need), answer=UNKNOWN, helpful=False)
+        self._end(last, NOT_FOUND, need=need)
+
+    def _end(self, last: Step, check: Sequence[str], **parts: str) -> None:
+        """End with this step and, in dialects with verification, a check of the answer, in one of
+        the phrases `check`.
+        """
+        self.steps.append(last)
+        if self.checks:
+            self.steps.append(Step(self.speech.say(check, **parts), verified=True))
 
     def written(self) -> Trajectory:
         """The episode as the dialect writes it."""
         blind = {"blind": True} if self.blind_from < len(self.plan.hops) else {}
         draft = self._trajectory(self.steps, self.plan.id, **blind)
-        return as_written(replace(draft, stop_reason=self.stop_reason), self.desk.dialect)
+        return as_written(replace(draft, stop_reason=self.stop_reason), self.table.dialect)
 
     def _trajectory(self, steps: Sequence[Step], id: str, **meta: Any) -> Trajectory:
-        plan, dialect = self.plan, self.desk.dialect.name
         return Trajectory(
-            tuple(steps), plan.question, dialect=dialect, id=id, answers=plan.answers, meta=meta
+            tuple(steps),
+            self.plan.question,
+            dialect=self.table.dialect.name,
+            id=id,
+            answers=self.plan.answers,
+            meta=meta,
         )
 
-    def _end(self, last: Step, check: Sequence[str], **parts: str) -> None:
-        """End with this step and, in dialects with verification, a check of the answer."""
-        self.steps.append(last)
-        if self.checks:
-            self.steps.append(Step(self._say(check, **parts), verified=True))
-
-    def _say(self, templates: Sequence[str], **parts: str) -> str:
-        return self.rng.choice(templates).format(**parts)
-
-    def _onward(self, finding: str, need: str) -> str:
-        """The thought before the first call of a hop."""
-        if finding and not self._leaves_unsaid():
-            return self._say(NEXT, found=finding, need=need)
-        return self._say(FIRST, need=need)
-
-    def _again(self, hop: Hop, queries: Sequence[Query]) -> str:
-        """The thought before the second of these queries, the first of which found nothing."""
-        tool, next_tool = queries[0][0], queries[1][0]
-        phrases = OTHER_TOOL if next_tool != tool else REWORD
-        return self._say(phrases, need=hop.need, tool=next_tool)
-
-    def _conclusion(self, finding: str, answer: str) -> str:
-        if self._leaves_unsaid():
-            return self._say(UNSAID)
-        phrases = DONE if contains(finding, answer) else CONCLUDE
-        return self._say(phrases, found=finding, answer=answer)
-
-    def _leaves_unsaid(self) -> bool:
-        # no draw at 0, so that other episodes stay the same
-        return self.habits.unsaid > 0 and self.rng.random() < self.habits.unsaid
-
     def _call(self, tool: str, query: str) -> ToolCall:
-        return ToolCall(tool, {self.desk.arguments[tool]: query})
+        return ToolCall(tool, {self.table.arguments[tool]: query})
 
     def _finding(self, hop: Hop, gold: Sequence[Evidence]) -> str:
         """The hop's statement; without one, the sentence of the evidence that holds the answer,
         else its first.
         """
+        if hop.statement:
+            return hop.statement
         sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z\"“])", gold[0].text.strip())
-        holding = (sentence for sentence in sentences if contains(sentence, self.plan.answers[0]))
-        return hop.statement or next(holding, sentences[0])
+        for sentence in sentences:
+            if contains(sentence, self.plan.answers[0]):
+                return sentence
+        return sentences[0]
 
-    def _queries(self, hop: Hop, blind: bool) -> list[Query]:
-        """The hop's queries to the tools at hand, sometimes another tool's first; in a blind
-        episode each tool once.
-        """
+    def _queries(self, hop: Hop, rng: random.Random, once_a_tool: bool = False) -> list[Query]:
+        """The hop's queries to the tools at hand, sometimes another tool's first."""
         # what a dialect that can only search calls it
-        search = self.desk.dialect.search_tool or SEARCH
+        search = self.table.dialect.search_tool or SEARCH
         queries: list[Query] = []
         for tool, text in hop.queries:
             query = (search if tool == SEARCH else tool, text)
-            if query[0] in self.desk.arguments and query not in queries:
+            if query[0] in self.table.arguments and query not in queries:
                 queries.append(query)
         of_other_tools = [query for query in queries if query[0] != queries[0][0]]
-        if of_other_tools and self.rng.random() < self.habits.wrong_tool:
+        if of_other_tools and rng.random() < self.habits.wrong_tool:
             queries.remove(of_other_tools[0])
             queries.insert(0, of_other_tools[0])
-        if not blind:
+        if not once_a_tool:
             return queries
         first_of_tool: dict[str, Query] = {}
         for query in queries:
             first_of_tool.setdefault(query[0], query)
         return list(first_of_tool.values())
 
-    def _bent(self, hop: Hop, tool: str, observation: Observation, blind: bool) -> Observation:
-        """The response as the expert gets it: it may be empty, blanked, without its gold, or in
-        another order.
+    def _received(self, number: int, tool: str, observation: Observation) -> Observation:
+        """The response to a hop's query as the expert gets it: it may be empty, blanked, without
+        what states the fact, or in another order.
         """
+        hop, is_blind = self.plan.hops[number], self._is_blind(number)
         rng = self.rng
         evidence = list(observation.evidence)
         if not evidence:
@@ -334,29 +376,50 @@ class _Episode:
         is_empty = rng.random() < self.habits.nothing
         is_dropped = rng.random() < self.habits.dropped
         is_shuffled = rng.random() < self.habits.shuffled
-        if is_empty and not blind:
+        if is_empty and not is_blind:
             return NO_RESULTS
-        # kept before it is bent: foils are made of what tools really return
-        self.desk.shelf.put(hop, tool, evidence)
-        if is_dropped or blind:
-            kind = "blank" if blind and self.all_blank else twins.drawn_kind(rng)
-            evidence = twins.Response(hop, tool, evidence, self.desk.shelf, rng).without(kind)
+        # kept before it is changed: foils are made of what tools really return
+        self.table.shelf.put(hop, tool, evidence)
+        if is_dropped or is_blind:
+            kind = "blank" if is_blind and self.all_blank else twins.drawn_kind(rng)
+            response = twins.Response(hop, tool, evidence, self.table.shelf, rng)
+            evidence = response.without(kind)
         if is_shuffled:
             rng.shuffle(evidence)
+        if not evidence:
+            return NO_RESULTS
         first = self.evidence_count + 1
         self.evidence_count += len(evidence)
-        return Observation(_numbered(evidence, first)) if evidence else NO_RESULTS
+        return Observation(_numbered(evidence, first))
 
     def _add_twins(
         self, number: int, step: Step, evidence: Sequence[Evidence], queries: Sequence[Query]
     ) -> None:
-        """Add twins of a response (its evidence is numbered) to the call of `step`, the first of
-        `queries`.
+        """Add the twins of a response.
+
+        Args:
+            number: the hop's.
+            step: makes the call, the first of `queries`.
+            evidence: what the response holds, numbered.
+            queries: this one, and those that follow if it finds nothing.
         """
+        first = self.evidence_count - len(evidence) + 1
+        for kind, pieces in self._twin_responses(number, queries[0][0], evidence):
+            if not pieces:  # the shelf may hold nothing of the kind yet
+                continue
+            changed = replace(step, evidence=_numbered(pieces, first))
+            steps = self._twin(kind, number, changed, queries)
+            twin_id = f"{self.plan.id}@{len(self.twins)}"
+            self.twins.append(self._trajectory(steps, twin_id, twin=kind))
+
+    def _twin_responses(
+        self, number: int, tool: str, evidence: Sequence[Evidence]
+    ) -> list[tuple[str, list[Evidence]]]:
+        """What the twins of a response hold: the kind of each, and its evidence."""
         hop, rng = self.plan.hops[number], self.twin_rng
-        response = twins.Response(hop, queries[0][0], evidence, self.desk.shelf, rng)
+        response = twins.Response(hop, tool, evidence, self.table.shelf, rng)
         gold = hop.gold(evidence)
-        responses: list[tuple[str, list[Evidence]]] = []  # the kind, and the evidence
+        responses: list[tuple[str, list[Evidence]]] = []
         if evidence and rng.random() < self.habits.twins:
             if gold:
                 kind = twins.drawn_kind(rng)
@@ -367,39 +430,43 @@ class _Episode:
             responses.append(("foreign", response.among_foreign()))
         if evidence and rng.random() < self.habits.drills:
             responses.append((DRILL, response.drill()))
-        # the episode's own draws stay the same with and without twins
-        episode_rng, self.rng = self.rng, rng
-        first = self.evidence_count - len(evidence) + 1
-        for kind, pieces in responses:
-            if not pieces:  # the shelf may hold nothing of the kind yet
-                continue
-            changed = replace(step, evidence=_numbered(pieces, first))
-            steps = self._twin(kind, number, changed, queries)
-            twin_id = f"{self.plan.id}@{len(self.twins)}"
-            self.twins.append(self._trajectory(steps, twin_id, twin=kind))
-        self.rng = episode_rng
+        return responses
 
     def _twin(self, kind: str, number: int, step: Step, queries: Sequence[Query]) -> list[Step]:
-        """The steps so far, the changed response, and the next turn as the expert would write it
-        then.
+        """The steps so far, the one with the changed response, and the next turn as the expert
+        would write it then.
         """
         hop = self.plan.hops[number]
-        gold, answer = hop.gold(step.evidence), self.plan.answers[0]
         steps = [*self.steps, step]
         if kind == DRILL:
-            steps = [Step(self._onward("", hop.need), step.call, evidence=step.evidence)]
-        if gold and number + 1 < len(self.plan.hops):
-            next_hop = self.plan.hops[number + 1]
-            call = self._call(*self._queries(next_hop, blind=False)[0])
-            last = Step(self._onward(self._finding(hop, gold), next_hop.need), call)
-        elif gold:
-            last = Step(self._conclusion(self._finding(hop, gold), answer), answer=answer)
-        elif len(queries) > 1:
-            last = Step(self._again(hop, queries), self._call(*queries[1]))
-        else:
-            last = Step(self._say(GIVE_UP, need=hop.need), answer=UNKNOWN)
-        last = replace(last, helpful=bool(gold), refs=tuple(passage.id for passage in gold))
-        return [*steps, last]
+            think = self.twin_speech.onward("", hop.need)
+            steps = [Step(think, step.call, evidence=step.evidence)]
+        gold = hop.gold(step.evidence)
+        return [*steps, _judging(self._twin_turn(number, gold, queries), gold)]
+
+    def _twin_turn(self, number: int, gold: Sequence[Evidence], queries: Sequence[Query]) -> Step:
+        """The turn after the changed response, in which `gold` states the fact."""
+        speech, need = self.twin_speech, self.plan.hops[number].need
+        if not gold and len(queries) == 1:
+            return Step(speech.say(GIVE_UP, need=need), answer=UNKNOWN)
+        if not gold:
+            (tool, _), (next_tool, query) = queries[:2]
+            return Step(speech.again(need, tool, next_tool), self._call(next_tool, query))
+        finding = self._finding(self.plan.hops[number], gold)
+        if number + 1 == len(self.plan.hops):
+            return Step(speech.conclusion(finding), answer=self.plan.answers[0])
+        next_hop = self.plan.hops[number + 1]
+        tool, query = self._queries(next_hop, self.twin_rng)[0]
+        return Step(speech.onward(finding, next_hop.need), self._call(tool, query))
+
+
+def _judging(step: Step, gold: Sequence[Evidence] | None) -> Step:
+    """The step with its verdict on the response before it, in which `gold` states the fact; as it
+    is where there was none.
+    """
+    if gold is None:
+        return step
+    return replace(step, helpful=bool(gold), refs=tuple(passage.id for passage in gold))
 
 
 def _numbered(evidence: Sequence[Evidence], first: int) -> tuple[Evidence, ...]:

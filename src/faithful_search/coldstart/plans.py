@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from ..errors import DataError
@@ -18,9 +17,12 @@ from ..tasks import Task
 from ..text import plain, unqualified
 from ..trajectory import Evidence
 
-SEARCH, GRAPH = "local_search", "knowledge_graph"
-UNKNOWN = "unknown"  # the answer of an expert that could not find the fact
-Query = tuple[str, str]  # a tool, and what it is asked
+SEARCH = "local_search"
+GRAPH = "knowledge_graph"
+UNKNOWN = "unknown"
+"""The answer of an expert that could not find the fact."""
+Query = tuple[str, str]
+"""A tool, and what it is asked."""
 
 
 @dataclass(frozen=True)
@@ -60,21 +62,24 @@ class Hop:
         ['E1']
         """
         titles = {plain(title) for title in self.gold_titles}
-        return [
-            passage
-            for passage in evidence
-            if passage.source in self.gold_ids
-            or (plain(passage.title) in titles and contains(passage.text, self.object))
-        ]
+        stating: list[Evidence] = []
+        for passage in evidence:
+            has_title = plain(passage.title) in titles
+            if passage.source in self.gold_ids or (
+                has_title and contains(passage.text, self.object)
+            ):
+                stating.append(passage)
+        return stating
 
     @classmethod
     def of_relation(
-        cls, subject: str, relation: str, object: str, queries: Sequence[Query], **gold: Any
+        cls, subject: str, relation: str, object: str, queries: tuple[Query, ...], **gold: Any
     ) -> "Hop":
+        """The hop that finds the relation of a subject; `gold` is `gold_ids` or `gold_titles`."""
         phrase = f"{relation} of {subject}"
         return cls(
             need=f"the {phrase}",
-            queries=tuple(queries),
+            queries=queries,
             statement=f"The {phrase} is {object}.",
             relation=relation,
             object=object,
@@ -124,17 +129,23 @@ def planner_for(kind: str, tasks: Sequence[Task] = ()) -> Planner:
     """
     if kind not in PLANNERS:
         raise DataError(f"unknown source kind {kind!r}; there are: {', '.join(PLANNERS)}")
-    return partial(plan_world, usual=usual_tools(tasks)) if kind == "world" else PLANNERS[kind]
+    if kind == "world":
+        return partial(plan_world, usual=usual_tools(tasks))
+    return PLANNERS[kind]
 
 
 def usual_tools(tasks: Iterable[Task]) -> dict[str, str]:
     """Which tool holds a relation's facts most often, counted over the chains of `tasks`."""
-    held: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for fact in chain.from_iterable(map(_facts, tasks)):
-        held[fact["relation"]].update(
-            {SEARCH: bool(fact.get("passage")), GRAPH: bool(fact.get("triple"))}
-        )
-    return {relation: count.most_common(1)[0][0] for relation, count in held.items()}
+    held_by: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for task in tasks:
+        for fact in _facts(task):
+            tools = held_by[fact["relation"]]
+            tools[SEARCH] += bool(fact.get("passage"))
+            tools[GRAPH] += bool(fact.get("triple"))
+    return {
+        relation: GRAPH if tools[GRAPH] > tools[SEARCH] else SEARCH
+        for relation, tools in held_by.items()
+    }
 
 
 def plan_world(task: Task, usual: Mapping[str, str] | None = None) -> list[Hop]:
@@ -145,11 +156,11 @@ def plan_world(task: Task, usual: Mapping[str, str] | None = None) -> list[Hop]:
     for fact in _facts(task) or _annotation(task, "chain"):
         subject, relation, object_ = _fields(fact, "subject", "relation", "object")
         first = (usual or {}).get(relation, SEARCH)
-        query = f"{relation} of {subject}"
         second = GRAPH if first == SEARCH else SEARCH
+        query = f"{relation} of {subject}"
         queries = ((first, query), (second, query), (first, f"{subject} {relation}"))
-        gold = frozenset(source for source in (fact.get("passage"), fact.get("triple")) if source)
-        hops.append(Hop.of_relation(subject, relation, object_, queries, gold_ids=gold))
+        gold_ids = frozenset(fact[key] for key in ("passage", "triple") if fact.get(key))
+        hops.append(Hop.of_relation(subject, relation, object_, queries, gold_ids=gold_ids))
     return hops
 
 
@@ -167,7 +178,8 @@ def plan_2wiki(task: Task) -> list[Hop]:
             (SEARCH, f"{subject} {relation}"),
             (SEARCH, subject),
         )
-        about_it = [title for title in task.supporting_titles if plain(title) == plain(subject)]
+        name = plain(subject)
+        about_it = [title for title in task.supporting_titles if plain(title) == name]
         titles = frozenset([subject, *about_it])
         hops.append(Hop.of_relation(subject, relation, object_, queries, gold_titles=titles))
     return hops
@@ -181,31 +193,43 @@ def plan_musique(task: Task) -> list[Hop]:
     answers: list[str] = []
     for row in _annotation(task, "decomposition"):
         answer, question, title = _fields(row, "answer", "question", "title")
-        if any(not 1 <= int(number) <= len(answers) for number in re.findall(r"#(\d+)", question)):
-            raise DataError("a sub-question refers to a later one")
-        resolved = re.sub(r"#(\d+)", lambda match: answers[int(match[1]) - 1], question).strip()
+        hops.append(_sub_question_hop(_resolved(question, answers), answer, title))
         answers.append(answer)
-        subject, arrow, relation = (part.strip() for part in resolved.partition(">>"))
-        question = f"{resolved[:1].upper()}{resolved[1:].rstrip(' ?')}?"
-        query = f"{relation} of {subject}" if arrow else question
-        reworded = f"{subject} {relation}" if arrow else question.rstrip("?")
-        # The last attempt is names and numbers alone: BM25 may be misled by the question's other
-        # words.
-        names = [word for word in reworded.split()[1:] if word[:1].isupper() or word[:1].isdigit()]
-        queries = (SEARCH, query), (SEARCH, reworded), (SEARCH, " ".join(names) or reworded)
-        need = f"the {query}" if arrow else f'to know "{question}"'
-        statement = f"The {query} is {answer}." if arrow else f"{question} {answer}."
-        hops.append(
-            Hop(
-                need=need,
-                queries=queries,
-                statement=statement,
-                relation=relation,
-                object=answer,
-                gold_titles=frozenset({title}),
-            )
-        )
     return hops
+
+
+def _resolved(question: str, answers: Sequence[str]) -> str:
+    """A sub-question with each `#k` replaced by the k-th of the answers before it."""
+    numbers = [int(number) for number in re.findall(r"#(\d+)", question)]
+    if not all(1 <= number <= len(answers) for number in numbers):
+        raise DataError("a sub-question refers to a later one")
+    return re.sub(r"#(\d+)", lambda match: answers[int(match[1]) - 1], question).strip()
+
+
+def _sub_question_hop(question: str, answer: str, title: str) -> Hop:
+    """The hop of a sub-question, which is a sentence or of the form "subject >> relation"."""
+    subject, arrow, relation = (part.strip() for part in question.partition(">>"))
+    if arrow:
+        query = f"{relation} of {subject}"
+        reworded = f"{subject} {relation}"
+        need = f"the {query}"
+        statement = f"The {query} is {answer}."
+    else:
+        query = f"{question[:1].upper()}{question[1:].rstrip(' ?')}?"
+        reworded = query.rstrip("?")
+        need = f'to know "{query}"'
+        statement = f"{query} {answer}."
+    # The last attempt is names and numbers alone: BM25 may be misled by the question's other words.
+    names = [word for word in reworded.split()[1:] if word[:1].isupper() or word[:1].isdigit()]
+    last_attempt = " ".join(names) or reworded
+    return Hop(
+        need=need,
+        queries=((SEARCH, query), (SEARCH, reworded), (SEARCH, last_attempt)),
+        statement=statement,
+        relation=relation,
+        object=answer,
+        gold_titles=frozenset({title}),
+    )
 
 
 def plan_hotpotqa(task: Task) -> list[Hop]:
@@ -214,15 +238,21 @@ def plan_hotpotqa(task: Task) -> list[Hop]:
     """
     if not task.supporting_titles:
         raise DataError("no supporting_titles")
+
+    def is_unnamed(title: str) -> bool:
+        return not contains(task.question, plain(title))
+
     hops = []
     # What the question names can be asked for at once; the others become known on the way.
-    titles = dict.fromkeys(task.supporting_titles)
-    for title in sorted(titles, key=lambda title: not contains(task.question, plain(title))):
+    for title in sorted(dict.fromkeys(task.supporting_titles), key=is_unnamed):
         name = unqualified(title)
-        queries = (SEARCH, name), (SEARCH, f"What is known about {name}?")
-        hops.append(
-            Hop(f"to read about {name}", queries, subject=title, gold_titles=frozenset({title}))
+        hop = Hop(
+            need=f"to read about {name}",
+            queries=((SEARCH, name), (SEARCH, f"What is known about {name}?")),
+            subject=title,
+            gold_titles=frozenset({title}),
         )
+        hops.append(hop)
     return hops
 
 
@@ -252,17 +282,24 @@ def counted(reasons: Mapping[str, int] | Iterable[str]) -> str:
 
 
 def _facts(task: Task) -> list[Any]:
-    """Of a question of the bundled world; of two at once, those of both."""
-    return [*task.meta.get("chain", ()), *chain(*task.meta.get("chains", ()))]
+    """The annotated facts of a question of the bundled world, which asks along one chain of facts
+    (`chain`) or along two (`chains`).
+    """
+    facts = list(task.meta.get("chain", ()))
+    for chain in task.meta.get("chains", ()):
+        facts += chain
+    return facts
 
 
 def _annotation(task: Task, column: str) -> list[Any]:
+    """What a column of the question's row holds. Raises `DataError` where that is nothing."""
     if not task.meta.get(column):
         raise DataError(f"no {column}")
     return task.meta[column]
 
 
 def _fields(row: Mapping[str, Any], *names: str) -> list[str]:
+    """The texts in these fields of an annotation. Raises `DataError` where one is not there."""
     missing = [name for name in names if not isinstance(row.get(name), str)]
     if missing:
         raise DataError(f"an annotation without {' and '.join(missing)}")

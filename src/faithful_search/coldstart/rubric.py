@@ -1,9 +1,9 @@
-"""Teaching a policy to score search trajectories, with labels from the world's facts, and measuring
-how well it does.
+"""Teaching a policy to score search trajectories, and measuring how well it does.
 
-The expert's episodes are good ones; `spoiled` makes the others out of them, one mistake each, and
-`WorldRubric` says what score each deserves and why. Trajectories that somebody else scored are read
-by `scored_file`. Trajectory-level self-evaluation, section 2.2 ("Trajectory reward").
+The expert's episodes are good ones. `spoiled` makes a bad one of each by a mistake, and
+`WorldRubric` says, by the world's facts, what score each deserves and why. Trajectories that
+somebody else scored are read by `scored_file`. Trajectory-level self-evaluation, section 2.2
+("Trajectory reward").
 """
 
 import json
@@ -31,7 +31,10 @@ from .plans import UNKNOWN, contains
 from .sft import IGNORED
 
 MISTAKES = ("guess", "recite", "invent", "early", "lost", "misread", "silent", "extras")
+"""The mistakes that `spoiled` can make."""
 REPORT = "evaluator.json"
+UNREADABLE = "unreadable"
+"""In a report's table: a reply without a score."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,8 @@ class Teaching:
     reply_weight: float = 1.0
 
     def __post_init__(self) -> None:
-        if min(self.spoiled, self.held_out, self.reply_weight) < 0 or not 0 <= self.verdicts <= 1:
+        smallest = min(self.spoiled, self.held_out, self.reply_weight)
+        if smallest < 0 or not 0 <= self.verdicts <= 1:
             raise ConfigError(
                 f"rubric: counts must be at least 0 and verdicts a share in [0, 1], got {self}"
             )
@@ -84,7 +88,8 @@ def scored_episodes(
         for number in range(teaching.spoiled):
             copy = spoiled(episode, rng.choice(MISTAKES), names, rng)
             rows.append(replace(copy, id=f"{episode.id}!{number}"))
-    return [row for row in map(labelled, rows) if LABEL in row.meta]
+    labelled_rows = [labelled(row) for row in rows]
+    return [row for row in labelled_rows if LABEL in row.meta]
 
 
 def labelled(trajectory: Trajectory) -> Trajectory:
@@ -117,47 +122,75 @@ def spoiled(episode: Trajectory, mistake: str, names: NameFinder, rng: random.Ra
     | silent | answered "unknown" in spite of the evidence |
     | extras | the right answer, and another name |
     """
-    calls = [step for step in episode.steps if step.call is not None]
+    all_calls = [step for step in episode.steps if step.call is not None]
     gold = episode.answers[0]
-    if mistake == "guess":
-        calls = []
-    elif mistake == "recite":
-        calls = _without(gold, calls[: rng.randrange(len(calls) + 1)])
-    elif mistake == "early":
-        count = rng.randint(min(1, len(calls) - 1), len(calls) - 1)
-        calls = _without(gold, calls[:count] or calls[:1])
-    text = " ".join(
-        f"{passage.title}\n{passage.text}" for step in calls for passage in step.evidence
-    )
-    in_evidence = sorted({*names.find(text)} - {gold})
-    in_question = sorted({*names.find(episode.question or "")} - {gold})
-    near = in_question if mistake == "lost" else in_evidence
-    other = rng.choice(near or in_question or sorted(names.names))
-    answer = {
-        "guess": rng.choice((gold, rng.choice(sorted(names.names)))),
-        "recite": gold,
-        "invent": rng.choice(sorted(names.names)),
-        "silent": UNKNOWN,
-        "extras": rng.choice((f"{gold} and {other}", f"{other}, {gold}", f"{gold} in {other}")),
-    }.get(mistake, other)
-    # Where all calls are kept, so is the expert's last thought, with the other name in it.
-    think = episode.steps[-1].think or ""
-    complete = len(calls) == len(episode.steps) - 1 and contains(think, gold)
+    calls = _calls_before(mistake, all_calls, gold, rng)
+    answer = _wrong_answer(mistake, episode, calls, names, rng)
     conclusion = f"So the answer is {answer}."
-    if complete and mistake in ("misread", "invent"):
-        conclusion = think.replace(gold, answer)
+    # Where all calls are kept, so is the expert's last thought, with the other name in it.
+    if mistake in ("misread", "invent"):
+        think = episode.steps[-1].think or ""
+        is_complete = len(calls) == len(episode.steps) - 1
+        if is_complete and contains(think, gold):
+            conclusion = think.replace(gold, answer)
     steps = (*calls, Step(conclusion, answer=answer))
     return replace(episode, steps=steps, answer=answer, text="", tokens=None, issues=())
 
 
+def _calls_before(
+    mistake: str, calls: Sequence[Step], gold: str, rng: random.Random
+) -> Sequence[Step]:
+    """The calls that come before the spoiled answer."""
+    if mistake == "guess":
+        return []
+    if mistake == "recite":
+        return _without(gold, calls[: rng.randrange(len(calls) + 1)])
+    if mistake == "early":
+        count = rng.randint(min(1, len(calls) - 1), len(calls) - 1)
+        return _without(gold, calls[:count] or calls[:1])
+    return calls
+
+
+def _wrong_answer(
+    mistake: str,
+    episode: Trajectory,
+    calls: Sequence[Step],
+    names: NameFinder,
+    rng: random.Random,
+) -> str:
+    """The answer of a spoiled episode, which has made these calls."""
+    gold = episode.answers[0]
+    shown: list[str] = []
+    for step in calls:
+        shown += [f"{passage.title}\n{passage.text}" for passage in step.evidence]
+    in_evidence = sorted({*names.find(" ".join(shown))} - {gold})
+    in_question = sorted({*names.find(episode.question or "")} - {gold})
+    near = in_question if mistake == "lost" else in_evidence
+    all_names = sorted(names.names)
+    # The same draws are made for every mistake: which of them are used must not change the others.
+    other = rng.choice(near or in_question or all_names)
+    guess = rng.choice((gold, rng.choice(all_names)))
+    invented = rng.choice(all_names)
+    extras = rng.choice((f"{gold} and {other}", f"{other}, {gold}", f"{gold} in {other}"))
+    answers = {
+        "guess": guess,
+        "recite": gold,
+        "invent": invented,
+        "silent": UNKNOWN,
+        "extras": extras,
+    }
+    return answers.get(mistake, other)
+
+
 def _without(gold: str, calls: Sequence[Step]) -> list[Step]:
+    """The calls without the evidence that names the right answer."""
     steps = []
     for step in calls:
-        evidence = [
-            passage
-            for passage in step.evidence
-            if not (contains(passage.text, gold) or contains(passage.title, gold))
-        ]
+        evidence = []
+        for passage in step.evidence:
+            names_it = contains(passage.text, gold) or contains(passage.title, gold)
+            if not names_it:
+                evidence.append(passage)
         steps.append(replace(step, evidence=tuple(evidence), spans={}))
     return steps
 
@@ -175,8 +208,7 @@ def scored_file(path: str | Path) -> list[Trajectory]:
             scores = ", ".join(map(str, RUBRIC.values()))
             raise DataError(
                 f"{path}, row {number}: expected reference answers, and meta['rubric'] with a "
-                "'score' "
-                f"of {scores} and its reason 'why'"
+                f"'score' of {scores} and its reason 'why'"
             )
     return rows
 
@@ -189,24 +221,26 @@ def evaluator_rows(
     loss_on: str,
     max_length: int | None,
 ) -> list[dict[str, Any]]:
-    """Rows as `coldstart.sft.build_dataset` makes them: the question about a trajectory, and the
-    reply to learn.
+    """Rows as `coldstart.sft.build_dataset` makes them: what a policy is asked about a labelled
+    trajectory, and the reply to learn.
     """
     rng = random.Random(f"{seed}:verdicts")
-    rate = SelfRubric().asker(chat)
-    compare = SelfCorrectness().asker(chat)
+    ask_for_score = SelfRubric().asker(chat)
+    ask_for_comparison = SelfCorrectness().asker(chat)
     examples: list[tuple[list[int], str]] = []  # prompt and reply
     for trajectory in scored:
         label = trajectory.meta[LABEL]
-        examples.append((rate(trajectory), rubric_reply(label["why"], label["score"])))
-        if "error" in label and trajectory.answer and rng.random() < teaching.verdicts:
+        reply = rubric_reply(label["why"], label["score"])
+        examples.append((ask_for_score(trajectory), reply))
+        is_of_world = "error" in label
+        if is_of_world and trajectory.answer and rng.random() < teaching.verdicts:
             # an answer with extras is not the same: it could list names
-            same = bool(exact_match(trajectory.answer, trajectory.answers))
-            examples.append((compare(trajectory), str(same)))
+            is_right = bool(exact_match(trajectory.answer, trajectory.answers))
+            examples.append((ask_for_comparison(trajectory), str(is_right)))
     rows: list[dict[str, Any]] = []
     for prompt, reply in examples:
         reply_ids = chat.encode(reply)
-        reply_ids += chat.closing_ids(reply_ids)
+        reply_ids = reply_ids + chat.closing_ids(reply_ids)
         length = len(prompt) + len(reply_ids)
         if max_length is not None and length > max_length:
             continue
@@ -244,22 +278,27 @@ class EvaluatorReport:
     def of(cls, scored: Sequence[Trajectory], rubric: SelfRubric) -> "EvaluatorReport":
         """Ask a bound `SelfRubric` about labelled trajectories, and compare."""
         counts: defaultdict[float, Counter[str]] = defaultdict(Counter)
-        squares = []
+        squared_errors: list[float] = []
         exact = 0
         for trajectory, score in zip(scored, rubric.score_batch(scored), strict=True):
-            true_score, value = trajectory.meta[LABEL]["score"], score.value
-            counts[true_score]["unreadable" if value is None else str(value)] += 1
-            exact += value == true_score
-            if value is not None:
-                squares.append((true_score - value) ** 2)
+            true_score = trajectory.meta[LABEL]["score"]
+            if score.value is None:
+                counts[true_score][UNREADABLE] += 1
+                continue
+            counts[true_score][str(score.value)] += 1
+            squared_errors.append((true_score - score.value) ** 2)
+            exact += score.value == true_score
         table = {}
         for true_score in sorted(counts, reverse=True):
             table[str(true_score)] = dict(sorted(counts[true_score].items()))
         n = len(scored)
+        rmse = None
+        if squared_errors:
+            rmse = (sum(squared_errors) / len(squared_errors)) ** 0.5
         return cls(
             n=n,
-            unreadable=1 - len(squares) / n,
-            rmse=(sum(squares) / len(squares)) ** 0.5 if squares else None,
+            unreadable=1 - len(squared_errors) / n,
+            rmse=rmse,
             exact=exact / n,
             table=table,
         )
@@ -284,7 +323,9 @@ class EvaluatorCheck(TrainerCallback):
     def __init__(
         self, trainer: Any, scored: Sequence[Trajectory], tokens: int, say: Callable[[str], None]
     ) -> None:
-        self.trainer, self.scored, self.say = trainer, scored, say
+        self.trainer = trainer
+        self.scored = scored
+        self.say = say
         self.rubric = SelfRubric(reply_tokens=tokens)
         self.path = Path(trainer.args.output_dir) / REPORT
 
@@ -297,15 +338,12 @@ class EvaluatorCheck(TrainerCallback):
         it.
         """
         trainer = self.trainer
+        accelerator = trainer.accelerator
         # Replies are sampled: what is drawn for them must not change what is trained.
-        with (
-            gathered(trainer.model_wrapped, trainer.accelerator),
-            trainer.accelerator.autocast(),
-            fork_rng(),
-        ):
-            if not trainer.accelerator.is_main_process:
+        with gathered(trainer.model_wrapped, accelerator), accelerator.autocast(), fork_rng():
+            if not accelerator.is_main_process:
                 return
-            model = trainer.accelerator.unwrap_model(trainer.model)
+            model = accelerator.unwrap_model(trainer.model)
             policy = TransformersGenerator(model, trainer.processing_class)
             report = EvaluatorReport.of(self.scored, self.rubric.bind(policy=policy))
         self.say("\n".join(report.lines(when)))

@@ -45,17 +45,16 @@ def reading_labels(trajectory: Trajectory, tokens: Tokens, chat: ChatFormat) -> 
     dialect is one whose steps judge the evidence before them; `tokens` are the trajectory's
     `ChatFormat.transcript`.
     """
-    prompt_length = len(tokens.prompt_ids)
-    labels = [IGNORED] * (prompt_length + len(tokens.completion_ids))
-    for (step, next_step), turn in zip(pairwise(trajectory.steps), tokens.turns, strict=False):
+    labels = [IGNORED] * (len(tokens.prompt_ids) + len(tokens.completion_ids))
+    for number, (step, next_step) in enumerate(pairwise(trajectory.steps)):
         if next_step.helpful is None or not step.evidence:
             continue
-        _, response_start, response_end = turn
-        ends = piece_ends(step, chat)
+        response = _response_places(tokens, number)
+        ends = [response.start + end for end in piece_ends(step, chat)]
         for passage, end in zip(step.evidence, ends, strict=True):
-            labels[prompt_length + response_start + end] = int(passage.id in next_step.refs)
-        for place in range(response_start + ends[-1] + 1, response_end):
-            labels[prompt_length + place] = int(next_step.helpful)
+            labels[end] = int(passage.id in next_step.refs)
+        for place in range(ends[-1] + 1, response.stop):
+            labels[place] = int(next_step.helpful)
     return labels
 
 
@@ -120,12 +119,12 @@ class ReadingLoss:
         With h a hidden state divided by its root mean square and U the output embedding, the logit
         of "yes" against "no" is (U_yes - U_no)·h.
         """
-        asked_here = labels != IGNORED
-        states = torch.cat([self.states.pop(layer)[asked_here] for layer in self.layers]).float()
+        is_asked = labels != IGNORED
+        states = torch.cat([self.states.pop(layer)[is_asked] for layer in self.layers]).float()
         output = self.model.get_output_embeddings().weight
         direction = (output[self.yes] - output[self.no]).float()
         logits = rms_norm(states, states.shape[-1:]) @ direction
-        targets = labels[asked_here].float().repeat(len(self.layers))
+        targets = labels[is_asked].float().repeat(len(self.layers))
         if not len(targets):
             return self.weight * logits.sum()  # 0, which the backward pass can go through
         return self.weight * binary_cross_entropy_with_logits(logits, targets)
@@ -142,8 +141,8 @@ def build_dataset(
     reading: bool = False,
     kept_responses: int = 0,
 ) -> Dataset:
-    """Rows `input_ids`, `labels`, `loss_weights`, `length` for `sft_trainer`, in the trajectories'
-    order.
+    """Rows for `sft_trainer`, in the trajectories' order: `input_ids`, `labels`, `loss_weights` and
+    `length`.
 
     Labels are the ids where there is a loss and -100 elsewhere.
 
@@ -155,11 +154,11 @@ def build_dataset(
             also on prompts and tool responses.
         max_length: longer rows are left out with a warning: half an episode would teach to stop in
             the middle.
-        verdict_token_weight: how many times a verdict's token counts. Only a few of an episode's hundreds
-            of tokens show whether its evidence was read.
+        verdict_token_weight: how many times a verdict's token counts. Only a few of an episode's
+            hundreds of tokens show whether its evidence was read.
         copied_weight: how many times a token counts, at least, that the agent takes from evidence
             just found; see `weigh_copied`.
-        reading: add the column `reading_labels`, see there.
+        reading: add the column `reading_labels`, see the function of this name.
         kept_responses: see `rollout.Limits`. If it is not 0, each turn is a row of its own: what
             the agent sees then, and what it learns to write.
 
@@ -171,7 +170,13 @@ def build_dataset(
     rows: list[dict[str, Any]] = []
     for trajectory in trajectories:
         rows += _rows(
-            trajectory, chat, tools, loss_on, verdict_token_weight, reading, kept_responses
+            trajectory,
+            chat,
+            tools,
+            loss_on=loss_on,
+            verdict_token_weight=verdict_token_weight,
+            reading=reading,
+            kept_responses=kept_responses,
         )
     if copied_weight != 1.0:
         weigh_copied(rows, copied_weight)
@@ -189,18 +194,20 @@ def build_dataset(
 
 
 def weigh_copied(rows: Sequence[dict[str, Any]], weight: float) -> None:
-    """Set `loss_weights` at the places `copied` of the rows to `weight`, and up to `RAREST` times
-    that for rare tokens.
+    """Set the `loss_weights` of the copied tokens, which stand at the places `copied` of the rows:
+    `weight`, and up to `RAREST` times that for rare ones.
 
     A name is copied only after it was met often, and capitals are asked for ten times as often as
     rivers. So a token that is copied less often than the average counts more, until all names count
     alike.
     """
-    count = Counter(row["input_ids"][place] for row in rows for place in row["copied"])
-    usual = count.total() / max(1, len(count))
+    times_copied: Counter[int] = Counter()  # by token
+    for row in rows:
+        times_copied.update(row["input_ids"][place] for place in row["copied"])
+    average = times_copied.total() / max(1, len(times_copied))
     for row in rows:
         for place in row["copied"]:
-            rarity = usual / count[row["input_ids"][place]]
+            rarity = average / times_copied[row["input_ids"][place]]
             row["loss_weights"][place] = weight * min(RAREST, max(1.0, rarity))
 
 
@@ -253,14 +260,14 @@ class WeightedCollator(DataCollatorForLanguageModeling):
     def torch_call(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
         batch = super().torch_call(examples)
         for name, padding in (("loss_weights", 0.0), ("reading_labels", IGNORED)):
-            if any(example.get(name) is not None for example in examples):
-                # scored trajectories are asked nothing about what is read
-                rows = [
-                    example.get(name) or [padding] * len(example["input_ids"])
-                    for example in examples
-                ]
-                columns = [torch.tensor(row) for row in rows]
-                batch[name] = pad_sequence(columns, batch_first=True, padding_value=padding)
+            if all(example.get(name) is None for example in examples):
+                continue
+            rows = []
+            for example in examples:
+                # scored trajectories have no reading labels
+                row = example.get(name) or [padding] * len(example["input_ids"])
+                rows.append(torch.tensor(row))
+            batch[name] = pad_sequence(rows, batch_first=True, padding_value=padding)
         return batch
 
 
@@ -277,7 +284,7 @@ class WeightedSFTTrainer(SFTTrainer):
         """
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        weights = inputs.pop("loss_weights")[:, 1:]
+        weights = inputs.pop("loss_weights")[:, 1:]  # the first token is never predicted
         labels = inputs.pop("reading_labels", None)
 
         def weighted(**model_inputs: Any) -> Any:
@@ -298,6 +305,7 @@ def _rows(
     trajectory: Trajectory,
     chat: ChatFormat,
     tools: Sequence[dict[str, Any]],
+    *,
     loss_on: str,
     verdict_token_weight: float,
     reading: bool,
@@ -312,8 +320,9 @@ def _rows(
     # what a decorator says about evidence must not be learnt as a verdict
     judges_evidence = DECORATED not in trajectory.meta
     weights = [1.0] * len(ids)
-    if judges_evidence and Citation().covers(trajectory.dialect):
-        for place in _verdicts(trajectory, tokens, chat) if verdict_token_weight != 1.0 else ():
+    has_verdicts = judges_evidence and Citation().covers(trajectory.dialect)
+    if has_verdicts and verdict_token_weight != 1.0:
+        for place in _verdicts(trajectory, tokens, chat):
             weights[place] = verdict_token_weight
     columns: dict[str, list[Any]] = {
         "input_ids": ids,
@@ -324,29 +333,41 @@ def _rows(
         columns["reading_labels"] = [IGNORED] * len(ids)
         if judges_evidence:
             columns["reading_labels"] = reading_labels(trajectory, tokens, chat)
-    copied = _copied(trajectory, tokens, chat)
+    copied = _copied(trajectory, tokens) if judges_evidence else _recited(trajectory, tokens, chat)
     if not kept_responses:
         yield {**columns, "length": len(ids), "copied": copied}
         return
     prompt_length = len(tokens.prompt_ids)
-    for number, (start, end, _) in enumerate(tokens.turns):
-        earlier = visible_places(tokens.turns[:number], start, kept_responses)
+    for number in range(len(tokens.turns)):
+        turn = _turn_places(tokens, number)
+        completion = turn.start - prompt_length  # the length of the completion before the turn
+        earlier = visible_places(tokens.turns[:number], completion, kept_responses)
         context = [*range(prompt_length), *(prompt_length + place for place in earlier)]
-        turn = range(prompt_length + start, prompt_length + end)
         row = _row_of_turn(columns, context, turn, copied)
         if any(label != IGNORED for label in row["labels"]):
             yield row
 
 
+def _turn_places(tokens: Tokens, number: int) -> range:
+    """The places, in prompt and completion together, of what the agent wrote in a step."""
+    start, middle, _ = tokens.turns[number]
+    return range(len(tokens.prompt_ids) + start, len(tokens.prompt_ids) + middle)
+
+
+def _response_places(tokens: Tokens, number: int) -> range:
+    """The places, in prompt and completion together, of the tool response to a step."""
+    _, middle, end = tokens.turns[number]
+    return range(len(tokens.prompt_ids) + middle, len(tokens.prompt_ids) + end)
+
+
 def _learnt(trajectory: Trajectory, tokens: Tokens, loss_on: str) -> list[bool]:
     """Whether there is a loss on each token of the transcript."""
     everything = loss_on == "all"
-    prompt_length = len(tokens.prompt_ids)
-    learnt = [everything] * prompt_length
+    learnt = [everything] * len(tokens.prompt_ids)
     learnt += [everything or bool(is_sampled) for is_sampled in tokens.mask]
     if "twin" in trajectory.meta:
         # the turns before the last are learnt from the episode itself
-        before = prompt_length + tokens.turns[-1][0]
+        before = _turn_places(tokens, -1).start
         learnt[:before] = [False] * before
     return learnt
 
@@ -356,7 +377,7 @@ def _verdicts(trajectory: Trajectory, tokens: Tokens, chat: ChatFormat) -> Itera
     for number, step in enumerate(trajectory.steps):
         if number and step.helpful is not None:
             place, _ = locate_verdict(chat.tokenizer, turn_ids(tokens, number))
-            yield len(tokens.prompt_ids) + tokens.turns[number][0] + place
+            yield _turn_places(tokens, number).start + place
 
 
 def _row_of_turn(
@@ -373,28 +394,25 @@ def _row_of_turn(
     return row
 
 
-def _copied(trajectory: Trajectory, tokens: Tokens, chat: ChatFormat) -> list[int]:
-    """The places in the transcript that count more: where the agent writes what it has just found
-    (in a turn after helpful evidence, tokens of it that did not occur before), and where a
-    decorator first states what it is to remember.
+def _copied(trajectory: Trajectory, tokens: Tokens) -> list[int]:
+    """The places in the transcript where the agent writes what it has just found: in a turn after
+    helpful evidence, the tokens of it that did not occur before.
     """
     ids = tokens.prompt_ids + tokens.completion_ids
-    prompt_length = len(tokens.prompt_ids)
-    if DECORATED in trajectory.meta:
-        if trajectory.meta[DECORATED] != "recited":
-            return []
-        answer = set(chat.encode(trajectory.answer or ""))
-        start, end, _ = tokens.turns[0]
-        first_turn = range(prompt_length + start, prompt_length + end)
-        return [place for place in first_turn if ids[place] in answer]
     places: list[int] = []
     for number, step in enumerate(trajectory.steps):
         if number == 0 or not step.helpful:
             continue
-        _, response_start, response_end = tokens.turns[number - 1]
-        turn_end = tokens.turns[number][1]
-        response = ids[prompt_length + response_start : prompt_length + response_end]
-        new = set(response) - set(ids[: prompt_length + response_start])
-        turn = range(prompt_length + response_end, prompt_length + turn_end)
-        places += [place for place in turn if ids[place] in new]
+        response = _response_places(tokens, number - 1)
+        new = set(ids[response.start : response.stop]) - set(ids[: response.start])
+        places += [place for place in _turn_places(tokens, number) if ids[place] in new]
     return places
+
+
+def _recited(trajectory: Trajectory, tokens: Tokens, chat: ChatFormat) -> list[int]:
+    """The places in a decorator's transcript where it first states what it is to remember."""
+    if trajectory.meta[DECORATED] != "recited":
+        return []
+    ids = tokens.prompt_ids + tokens.completion_ids
+    answer = set(chat.encode(trajectory.answer or ""))
+    return [place for place in _turn_places(tokens, 0) if ids[place] in answer]

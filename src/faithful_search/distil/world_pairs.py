@@ -49,10 +49,14 @@ from ..tools.local_search import LocalSearch
 from ..tools.toolbox import Toolbox
 from ..trajectory import Evidence, Step, Trajectory
 
-SOURCE, QUESTIONS, DIALECT = "world", "world_passages", "search_r1"
+SOURCE = "world"
+QUESTIONS = "world_passages"
+DIALECT = "search_r1"
 HABITS = Habits(wrong_tool=0.0, dropped=0.15, nothing=0.03, blind=0.06, shuffled=0.5)
 SPLITS: dict[str, Split] = {"train": "train", "validation": "heldout", "test": "heldout"}
-_DENIES = ("Nothing on ", "This does not give ")
+"""By split of the questions, that of the pairs."""
+_DENIALS = ("Nothing on ", "This does not give ")
+"""How a thought begins that misses a fact, before the hop's need."""
 
 
 def world_pairs(seed: int = 0, limit: int | None = None, swap: bool = True) -> list[Labelled]:
@@ -64,7 +68,9 @@ def world_pairs(seed: int = 0, limit: int | None = None, swap: bool = True) -> l
     """
     names = bundled_json("world/names.json")
     maker = _Maker(names, seed)
-    rows = [row for split in SPLITS for row in maker.rows(split, limit)]
+    rows: list[Labelled] = []
+    for split in SPLITS:
+        rows += maker.rows(split, limit)
     return _swapped(rows, names, seed) if swap else rows
 
 
@@ -87,45 +93,35 @@ class _Thought(NamedTuple):
 
 
 class _Maker:
-    """Makes true pairs of the expert's episodes, and a false one of each.
+    """Makes the true pairs of the expert's episodes, and a false one of each.
 
-    Its methods that take a thought write a false one: with a wrong name (`_name`), a claim or a
-    denial that the evidence does not bear out, or nothing of what was found.
+    Attributes:
+        names: the type of each name of the world.
+        names_of_type: the names of each type, in order.
+        facts: the (subject, relation, object) that passages state.
     """
 
     def __init__(self, names: Mapping[str, str], seed: int) -> None:
-        self.names, self.seed = names, seed
+        self.names = names
+        self.seed = seed
         self.finder = NameFinder(names)
         self.passages = list(read_rows(world_file("passages.jsonl.gz")))
-        self.facts = {tuple(fact) for row in self.passages for fact in row["facts"]}
-        self.kinds: dict[str, list[str]] = defaultdict(list)
-        for name, kind in sorted(names.items()):
-            self.kinds[kind].append(name)
+        self.facts: set[tuple[str, ...]] = set()
+        for passage in self.passages:
+            self.facts.update(tuple(fact) for fact in passage["facts"])
+        self.names_of_type: defaultdict[str, list[str]] = defaultdict(list)
+        for name, type_ in sorted(names.items()):
+            self.names_of_type[type_].append(name)
 
     def rows(self, split: str, limit: int | None) -> list[Labelled]:
         """The pairs of a split, each true one before its false one."""
-        plans, _ = plan_all(load_tasks(QUESTIONS, split, limit), planner_for("world"))
-        corpus = [row for row in self.passages if split != "train" or row["split"] == "train"]
-        dialect = dialects.load(DIALECT)
-        tool = LocalSearch.from_corpus(corpus, top_k=3)
-        search = replace(tool, name=dialect.search_tool or "search")
-        with Toolbox([search]) as toolbox:
-            played = run_experts(plans, toolbox, dialect, HABITS, self.seed)
-        thoughts: list[_Thought] = []
-        for plan, game in zip(plans, played, strict=True):
-            thoughts += _thoughts(plan, game.episode)
-        self.stating = [thought for thought in thoughts if thought.states]
+        thoughts = self._split_thoughts(split, limit)
+        writer = _FalseThoughts(self, [thought for thought in thoughts if thought.states])
         rows: list[Labelled] = []
         for number, thought in enumerate(thoughts):
             pair = thought.pair
             place = f"{split}:{number}"
-            rng = random.Random(f"{self.seed} {place}")
-            if thought.states:
-                makers = (self._name, self._denial, self._unsaid, self._other)
-                maker = rng.choices(makers, weights=(3, 2, 2, 1))[0]
-            else:
-                maker = rng.choices((self._claim, self._other), weights=(3, 1))[0]
-            group = hashlib.sha256(normalize(pair.question, "pokee").encode()).hexdigest()[:16]
+            question = normalize(pair.question, "pokee")
             true = Labelled(
                 id=f"{SOURCE}:{place}:true",
                 premise=pair.premise,
@@ -134,46 +130,94 @@ class _Maker:
                 label=True,
                 source=SOURCE,
                 split=SPLITS[split],
-                group=group,
+                group=hashlib.sha256(question.encode()).hexdigest()[:16],
                 task="info_think",
             )
-            kind = maker.__name__.removeprefix("_")
-            false_thought = maker(thought, rng)
+            kind, false_thought = writer.write(thought, random.Random(f"{self.seed} {place}"))
             false = msgspec.structs.replace(
                 true, id=f"{SOURCE}:{place}:{kind}", hypothesis=false_thought, label=False
             )
             rows += [true, false]
         return rows
 
-    def _wrong_names(self, hop: Hop, names: Iterable[str]) -> list[str]:
-        """Names of the type of what was found with which the hop's fact is wrong."""
-        kind = self.names.get(hop.object)
-        alike = {name for name in names if self.names[name] == kind and name != hop.subject}
-        return [
-            name for name in sorted(alike) if (hop.subject, hop.relation, name) not in self.facts
-        ]
+    def _split_thoughts(self, split: str, limit: int | None) -> list[_Thought]:
+        """The thoughts of the expert's episodes about a split's questions."""
+        plans, _ = plan_all(load_tasks(QUESTIONS, split, limit), planner_for("world"))
+        corpus = [row for row in self.passages if split != "train" or row["split"] == "train"]
+        dialect = dialects.load(DIALECT)
+        tool = LocalSearch.from_corpus(corpus, top_k=3)
+        search = replace(tool, name=dialect.search_tool or "search")
+        with Toolbox([search]) as toolbox:
+            played = run_experts(plans, toolbox, dialect, HABITS, self.seed)
+        thoughts: list[_Thought] = []
+        for plan, (episode, _) in zip(plans, played, strict=True):
+            thoughts += _thoughts(plan, episode)
+        return thoughts
+
+    def wrong_names(self, hop: Hop, names: Iterable[str]) -> list[str]:
+        """Those of the names that have the type of what was found and make the hop's fact wrong,
+        in order.
+        """
+        type_ = self.names.get(hop.object)
+        wrong: list[str] = []
+        for name in sorted({*names}):
+            fits = self.names[name] == type_ and name != hop.subject
+            if fits and (hop.subject, hop.relation, name) not in self.facts:
+                wrong.append(name)
+        return wrong
+
+
+class _FalseThoughts:
+    """Writes a false thought in the place of a true one; the kinds are those of the module's table.
+
+    Args:
+        maker: knows names and facts.
+        stating: the thoughts of the split that state a finding.
+    """
+
+    def __init__(self, maker: _Maker, stating: Sequence[_Thought]) -> None:
+        self.maker = maker
+        self.stating = stating
+
+    def write(self, thought: _Thought, rng: random.Random) -> tuple[str, str]:
+        """The kind of the false thought, and the thought."""
+        if thought.states:
+            kinds = ("name", "denial", "unsaid", "other")
+            kind = rng.choices(kinds, weights=(3, 2, 2, 1))[0]
+        else:
+            kind = rng.choices(("claim", "other"), weights=(3, 1))[0]
+        writers = {
+            "name": self._name,
+            "claim": self._claim,
+            "denial": self._denial,
+            "unsaid": self._unsaid,
+            "other": self._other,
+        }
+        return kind, writers[kind](thought, rng)
 
     def _name(self, thought: _Thought, rng: random.Random) -> str:
         """The thought with a wrong name of the right type, half of the time one of the evidence."""
-        object_ = thought.hop.object
-        of_the_type = self.kinds[self.names.get(object_, "")]
+        right = thought.hop.object
+        of_type = self.maker.names_of_type[self.maker.names.get(right, "")]
         in_evidence = rng.random() < 0.5
-        names = self.finder.find(thought.pair.premise) if in_evidence else of_the_type
-        fit = [name for name in self._wrong_names(thought.hop, names) if name != object_]
-        others = [name for name in of_the_type if name != object_]
-        return thought.pair.hypothesis.replace(object_, rng.choice(fit or others))
+        names = self.maker.finder.find(thought.pair.premise) if in_evidence else of_type
+        wrong = [name for name in self.maker.wrong_names(thought.hop, names) if name != right]
+        if not wrong:
+            wrong = [name for name in of_type if name != right]
+        return thought.pair.hypothesis.replace(right, rng.choice(wrong))
 
     def _claim(self, thought: _Thought, rng: random.Random) -> str:
         """A finding where the evidence has none: the right one, or one with a name of the
         evidence.
         """
-        hop = thought.hop
-        in_evidence = rng.random() < 0.5
-        names = self.finder.find(thought.pair.premise) if in_evidence else ()
-        name = rng.choice(self._wrong_names(hop, names) or [hop.object])
+        hop, next_hop = thought.hop, thought.next_hop
+        wrong: list[str] = []
+        if rng.random() < 0.5:
+            wrong = self.maker.wrong_names(hop, self.maker.finder.find(thought.pair.premise))
+        name = rng.choice(wrong or [hop.object])
         finding = f"The {hop.relation} of {hop.subject} is {name}."
-        if thought.next_hop is not None:
-            return rng.choice(NEXT).format(found=finding, need=thought.next_hop.need)
+        if next_hop is not None:
+            return rng.choice(NEXT).format(found=finding, need=next_hop.need)
         phrases = DONE if contains(finding, thought.answer) else CONCLUDE
         return rng.choice(phrases).format(found=finding, answer=thought.answer)
 
@@ -183,10 +227,9 @@ class _Maker:
 
     def _unsaid(self, thought: _Thought, rng: random.Random) -> str:
         """A thought that goes on without a word of what was found."""
-        if thought.next_hop is None:
-            first = rng.choice(FIRST).format(need=thought.hop.need)
-            return rng.choice((*UNSAID, first))
         template = rng.choice(FIRST)
+        if thought.next_hop is None:
+            return rng.choice((*UNSAID, template.format(need=thought.hop.need)))
         hop = rng.choice((thought.hop, thought.next_hop))
         return template.format(need=hop.need)
 
@@ -195,8 +238,8 @@ class _Maker:
         pair = thought.pair
         for _ in range(50):
             candidate = rng.choice(self.stating)
-            other_question = candidate.pair.question != pair.question
-            if other_question and not contains(pair.premise, candidate.hop.subject):
+            is_of_other_question = candidate.pair.question != pair.question
+            if is_of_other_question and not contains(pair.premise, candidate.hop.subject):
                 return candidate.pair.hypothesis
         raise DataError(f"no thought of another episode fits the question {pair.question!r}")
 
@@ -207,27 +250,30 @@ def _thoughts(plan: Plan, episode: Trajectory) -> list[_Thought]:
     """
     thoughts = []
     for judged in InfoThink().pairs(episode):
-        text = judged.pair.hypothesis
-        place = _hop_of(plan, text)
-        if judged.settled is not None or place is None:
+        if judged.settled is not None:  # no judge is needed to tell
             continue
+        text = judged.pair.hypothesis
+        number = _hop_number(plan, text)
+        if number is None:
+            continue
+        is_last = number + 1 == len(plan.hops)
         thought = _Thought(
             pair=judged.pair,
-            hop=plan.hops[place],
-            next_hop=plan.hops[place + 1] if place + 1 < len(plan.hops) else None,
+            hop=plan.hops[number],
+            next_hop=None if is_last else plan.hops[number + 1],
             answer=plan.answers[0],
-            states=not text.startswith(_DENIES),
+            states=not text.startswith(_DENIALS),
         )
         thoughts.append(thought)
     return thoughts
 
 
-def _hop_of(plan: Plan, thought: str) -> int | None:
-    """The index of the hop whose finding, or whose need, the thought is about."""
-    for place, hop in enumerate(plan.hops):
-        denials = [f"{beginning}{hop.need}." for beginning in _DENIES]
+def _hop_number(plan: Plan, thought: str) -> int | None:
+    """Which hop's finding, or need, the thought begins with; `None`: no hop's."""
+    for number, hop in enumerate(plan.hops):
+        denials = [f"{beginning}{hop.need}." for beginning in _DENIALS]
         if thought.startswith((hop.statement, *denials)):
-            return place
+            return number
     return None
 
 
@@ -238,19 +284,22 @@ def _swapped(rows: Sequence[Labelled], names: Mapping[str, str], seed: int) -> l
     swapper = world_swapper(names)
     result: list[Labelled] = []
     for true, false in zip(rows[::2], rows[1::2], strict=True):
+        if true.split != "train":
+            result += [true, false]
+            continue
+        # An episode with both thoughts, so that both get the same names
         response = Step(evidence=(Evidence(true.premise),))
-        steps = (response, Step(true.hypothesis), Step(false.hypothesis))
-        draft = Trajectory(steps, true.question)
-        if true.split == "train":
-            # with many names each draw can state a held-out fact; these pairs stay as they are
-            with suppress(DataError):
-                draft = swapper.swap(draft, random.Random(f"{seed} {true.id}"))
-        for row, step in zip((true, false), draft.steps[1:], strict=True):
+        draft = Trajectory((response, Step(true.hypothesis), Step(false.hypothesis)), true.question)
+        # With many names each draw can state a held-out fact; these pairs stay as they are
+        with suppress(DataError):
+            draft = swapper.swap(draft, random.Random(f"{seed} {true.id}"))
+        response, *thoughts = draft.steps
+        for row, thought in zip((true, false), thoughts, strict=True):
             changed = msgspec.structs.replace(
                 row,
-                premise=draft.steps[0].evidence[0].text,
+                premise=response.evidence[0].text,
                 question=draft.question,
-                hypothesis=step.think,
+                hypothesis=thought.think,
             )
             result.append(changed)
     return result

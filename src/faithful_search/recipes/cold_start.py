@@ -103,7 +103,14 @@ def run(
     scored, held_out = scored_of(built, script, args.seed)
     if scored:
         teaching = chosen(script, "rubric")
-        rows = evaluator_rows(scored, chat, teaching, args.seed, script.loss_on, args.max_length)
+        rows = evaluator_rows(
+            scored,
+            chat,
+            teaching,
+            seed=args.seed,
+            loss_on=script.loss_on,
+            max_length=args.max_length,
+        )
         parts.append(Dataset.from_list(rows))
         say(
             f"{len(scored)} scored trajectories are {len(parts[-1])} rows; {len(held_out)} others "
@@ -295,12 +302,12 @@ def rows_of(
         rows,
         chat,
         tools,
-        script.loss_on,
-        args.max_length,
-        script.verdict_token_weight,
-        script.copied_weight,
-        script.reading_weight > 0,
-        script.kept_responses,
+        loss_on=script.loss_on,
+        max_length=args.max_length,
+        verdict_token_weight=script.verdict_token_weight,
+        copied_weight=script.copied_weight,
+        reading=script.reading_weight > 0,
+        kept_responses=script.kept_responses,
     )
 
 
