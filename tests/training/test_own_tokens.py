@@ -68,7 +68,7 @@ def test_what_was_read_can_be_read_on_behind():
     scored = OwnTokens(model, model, OWN, remember=True)
     scored(IDS, MASK, labels=IDS, fused_lm_head=True)
     rows = [[5, 6, 7, 11], [3, 4, 12]]
-    begun = [states.of(len(row) - 1) for states, row in zip(scored.states, rows, strict=True)]
+    begun = [states.first(len(row) - 1) for states, row in zip(scored.states, rows, strict=True)]
     behind = Batch(model, by_row, rows, begun).logits[:, -1]
     alone = torch.stack([model(torch.tensor([row])).logits[0, -1] for row in rows])
     torch.testing.assert_close(behind, alone, atol=1e-5, rtol=1e-4)

@@ -30,7 +30,7 @@ def batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     if budget < 1:
         raise ConfigError(f"a batch must hold at least 1 token, got {budget}")
     batch: list[int] = []
-    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+    for row in _longest_first(lengths):
         if batch and (len(batch) + 1) * max(1, lengths[batch[0]]) > budget:
             yield batch
             batch = []
@@ -43,9 +43,17 @@ def passes(lengths: Sequence[int], call: int) -> list[list[int]]:
     """Groups of row numbers that go through the model together, longest rows first, at the least
     cost: that of tokens, of padding, and `call` for each pass.
     """
-    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
-    pieces = _pieces(len(order), lambda start, end: call + (end - start) * lengths[order[start]])
-    return [order[start:end] for start, end in pieces]
+    order = _longest_first(lengths)
+
+    def cost(start: int, end: int) -> int:
+        longest = lengths[order[start]]  # the others are padded to it
+        return call + (end - start) * longest
+
+    return [order[start:end] for start, end in _pieces(len(order), cost)]
+
+
+def _longest_first(lengths: Sequence[int]) -> list[int]:
+    return sorted(range(len(lengths)), key=lambda row: -lengths[row])
 
 
 @dataclass(frozen=True)
@@ -67,8 +75,7 @@ class PassPlan:
     def head_passes(self) -> list[list[int]]:
         """Numbers of the heads that are read together."""
         numbers = [head for head, tokens in enumerate(self.heads) if tokens]
-        groups = passes([len(self.heads[head]) for head in numbers], self.call)
-        return [[numbers[place] for place in group] for group in groups]
+        return self._passes(numbers, [len(self.heads[head]) for head in numbers])
 
     @cached_property
     def passes(self) -> list[list[int]]:
@@ -80,18 +87,23 @@ class PassPlan:
         empty = [head for head, tokens in enumerate(self.heads) if not tokens]
         for heads in (empty, *self.head_passes):
             rows = [row for row, owner in enumerate(self.owners) if owner in heads]
-            groups = passes([self._rest(row) for row in rows], self.call)
-            row_passes += [[rows[place] for place in group] for group in groups]
+            row_passes += self._passes(rows, [self._rest(row) for row in rows])
         return row_passes
+
+    def _passes(self, numbers: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
+        """The numbers of things of these lengths, in the groups that are read together."""
+        groups = passes(lengths, self.call)
+        return [[numbers[place] for place in group] for group in groups]
 
     @property
     def cost(self) -> int:
         """Tokens, padding included, and what the passes cost; a pass's first row is its longest."""
-        of_heads = [
-            self.call + len(group) * len(self.heads[group[0]]) for group in self.head_passes
-        ]
-        of_rows = [self.call + len(group) * self._rest(group[0]) for group in self.passes]
-        return sum(of_heads) + sum(of_rows)
+        total = self.call * (len(self.head_passes) + len(self.passes))
+        for group in self.head_passes:
+            total += len(group) * len(self.heads[group[0]])
+        for group in self.passes:
+            total += len(group) * self._rest(group[0])
+        return total
 
     def _rest(self, row: int) -> int:
         """How many tokens of a row are read after its head."""
@@ -116,11 +128,13 @@ def plan(
     alone = PassPlan(rows, [[]], [0] * len(rows), call)
     if not share or len(rows) < 2:
         return alone
+    # In this order, rows that begin alike are neighbours.
     order = sorted(range(len(rows)), key=rows.__getitem__)
-    alike = [shared_length(rows[row], rows[following], keep) for row, following in pairwise(order)]
-    stem = rows[order[0]][: min(alike)]
-    heads, owners = [], [0] * len(rows)  # the first head is that of the rows without a family
-    for number, family in enumerate(_families(order, alike), start=1):
+    shared = [shared_length(rows[row], rows[following], keep) for row, following in pairwise(order)]
+    stem = rows[order[0]][: min(shared)]
+    heads: list[Row] = []
+    owners = [0] * len(rows)  # the first head is that of the rows without a family
+    for number, family in enumerate(_families(order, shared), start=1):
         # Of rows in order, the first and the last share least.
         first, last = rows[family[0]], rows[family[-1]]
         heads.append(first[: shared_length(first, last, keep)])
@@ -145,28 +159,39 @@ def shared_length(first: Row, second: Row, keep: int = 0) -> int:
     return bisect_left(range(1, most), True, key=lambda length: first[:length] != second[:length])
 
 
-def _families(order: list[int], alike: list[int]) -> list[list[int]]:
-    """Groups of neighbours that share more than all rows do, cut so that sharing saves most tokens."""
-    stem = min(alike)
+def _families(order: list[int], shared: list[int]) -> list[list[int]]:
+    """Groups of neighbours that share more than all rows do, cut so that sharing saves most tokens.
+
+    `shared` is how many first tokens each row in order shares with the next.
+    """
+    stem = min(shared)
 
     def cost(start: int, end: int) -> int:
-        if end - start == 1:
+        further_rows = end - start - 1
+        if not further_rows:
             return 0
-        return WORTH - (end - start - 1) * (min(alike[start : end - 1]) - stem)
+        beyond_stem = min(shared[start : end - 1]) - stem
+        return WORTH - further_rows * beyond_stem
 
     return [order[start:end] for start, end in _pieces(len(order), cost) if end - start > 1]
 
 
 def _pieces(count: int, cost: Callable[[int, int], int]) -> list[tuple[int, int]]:
-    """Cut `count` things into consecutive pieces that cost least together.
+    """Cut `count` things into consecutive pieces (start, end) that cost least together.
 
     `cost(start, end)` is what the piece of these things costs.
     """
-    # For the first 0, 1, … things: what they cost, and where their last piece begins.
-    best: list[tuple[int, int]] = [(0, 0)]
+    # Of the first 0, 1, … things: the least cost, and where their last piece begins.
+    least_costs = [0]
+    last_starts = [0]
     for end in range(1, count + 1):
-        best.append(min((best[start][0] + cost(start, end), start) for start in range(end)))
-    cuts = [count]
-    while cuts[-1]:
-        cuts.append(best[cuts[-1]][1])
-    return list(pairwise(cuts[::-1]))
+        costs = [least_costs[start] + cost(start, end) for start in range(end)]
+        least = min(costs)
+        least_costs.append(least)
+        last_starts.append(costs.index(least))
+    pieces: list[tuple[int, int]] = []
+    end = count
+    while end:
+        pieces.append((last_starts[end], end))
+        end = last_starts[end]
+    return pieces[::-1]

@@ -29,8 +29,8 @@ class States(NamedTuple):
     ids: Row
     layers: list[tuple[torch.Tensor, torch.Tensor]]
 
-    def of(self, length: int) -> "States":
-        """The states of the first tokens."""
+    def first(self, length: int) -> "States":
+        """The states of the first `length` tokens."""
         layers = [(keys[:, :length], values[:, :length]) for keys, values in self.layers]
         return States(self.ids[:length], layers)
 
@@ -39,12 +39,18 @@ NOTHING = States([], [])
 
 
 class RoomyLayer(DynamicLayer):
-    """One layer's keys and values of a batch.
+    """One layer's keys and values of a batch, of shape (rows, heads, tokens, size of a head).
 
     Room for more tokens is made in advance, so that a step need not copy them all; the first `end`
-    tokens are in use. The states of the batch's `rows` are stacked when the model reaches the
-    layer. With `once` nothing is kept after that, so that a pass takes no more memory than one
-    layer needs.
+    tokens are in use.
+
+    Args:
+        once: nothing is kept after the model has passed the layer, so that a pass takes no more
+            memory than one layer needs.
+
+    Attributes:
+        rows: keys and values of each row's beginning, which are stacked when the model reaches the
+            layer; empty when they have been.
     """
 
     def __init__(self, once: bool = False) -> None:
@@ -58,7 +64,7 @@ class RoomyLayer(DynamicLayer):
     ) -> tuple[Any, Any]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-            self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
+            self._hold_nothing(key_states, value_states)
         start = self.end
         self.end = start + key_states.shape[-2]
         if self.rows:
@@ -72,8 +78,12 @@ class RoomyLayer(DynamicLayer):
         self.values[:, :, start : self.end] = value_states
         keys, values = self.keys[:, :, : self.end], self.values[:, :, : self.end]
         if self.once:
-            self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
+            self._hold_nothing(key_states, value_states)
         return keys, values
+
+    def _hold_nothing(self, key_states: Any, value_states: Any) -> None:
+        # empty tensors, of these states' type and device
+        self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
 
     def get_seq_length(self) -> int:
         return self.end
@@ -88,15 +98,20 @@ class RoomyLayer(DynamicLayer):
 
 
 def _stacked(parts: Sequence[torch.Tensor], width: int, room: int) -> torch.Tensor:
+    """Parts of shape (heads, tokens, size) as rows that are padded at their left to `width` tokens,
+    and at their right to `room`.
+    """
     # Zeros in the padding: its weight is 0, but 0 times NaN would be NaN.
     return torch.stack([pad(part, (0, 0, width - part.shape[1], room - width)) for part in parts])
 
 
 def _with_room(part: Any, length: int) -> torch.Tensor:
-    if part.shape[-2] >= length:
+    """The keys or values, with room for at least `length` tokens."""
+    held = part.shape[-2]
+    if held >= length:
         return part
     # What stands after the tokens in use is never read, so it may be anything.
-    room = part.new_empty((*part.shape[:-2], length + ROOM - part.shape[-2], part.shape[-1]))
+    room = part.new_empty((*part.shape[:-2], length + ROOM - held, part.shape[-1]))
     return torch.cat([part, room], dim=-2)
 
 
@@ -110,6 +125,11 @@ def by_row(model: Any, once: bool = False) -> Cache:
     if not all(type(layer) is DynamicLayer for layer in layers):
         raise ValueError("not keys and values alone")
     return Cache(layers=[RoomyLayer(once) for _ in layers])
+
+
+def _together(model: Any) -> Cache:
+    """Transformers' own cache, which keeps the rows of a batch together."""
+    return DynamicCache(config=model.config)
 
 
 def learns_prompt(model: Any) -> bool:
@@ -126,8 +146,7 @@ def reads_on(model: Any) -> MakeCache | None:
     """
     if learns_prompt(model):
         return None
-    # The second one is Transformers' own, which keeps the rows together.
-    for make in (by_row, lambda model: DynamicCache(config=model.config)):
+    for make in (by_row, _together):
         try:
             layers = Batch(model, make, [[0]]).cache.layers
         except (AttributeError, KeyError, TypeError, ValueError):
@@ -165,21 +184,26 @@ class Batch:
         self.cache: Any = make(model) if make else None
         # All rows get as many new tokens as the one with most of them, the others by reading some
         # of theirs again: not every model could do with padding within a row.
-        new_lengths = [len(row) - len(state.ids) for row, state in zip(rows, states, strict=True)]
-        width = max(new_lengths)
-        pasts = [
-            state.of(max(0, len(row) - width)) for row, state in zip(rows, states, strict=True)
-        ]
+        pairs = list(zip(rows, states, strict=True))
+        width = max(len(row) - len(state.ids) for row, state in pairs)
+        pasts = [state.first(max(0, len(row) - width)) for row, state in pairs]
         self.ids, self.mask = self._padded([past.ids for past in pasts])
-        # The layers of a past without tokens, for rows of which nothing is remembered
-        empty = next((past.of(0).layers for past in pasts if past.layers), None)
-        if empty and self.cache is not None:
-            by_layer = zip(*(past.layers or empty for past in pasts), strict=True)
-            for layer, parts in zip(self.cache.layers, by_layer, strict=True):
-                layer.rows = parts
-                layer.end = max(keys.shape[1] for keys, _ in parts)
+        if self.cache is not None:
+            self._fill_cache(pasts)
         new = [row[len(past.ids) :] for row, past in zip(rows, pasts, strict=True)]
         self.logits = self.read(new, keep)
+
+    def _fill_cache(self, pasts: Sequence[States]) -> None:
+        """Give each layer of the cache its keys and values of the rows' pasts."""
+        some_layers = next((past.layers for past in pasts if past.layers), None)
+        if some_layers is None:
+            return
+        # rows of which nothing is remembered have keys and values of 0 tokens
+        empty = [(keys[:, :0], values[:, :0]) for keys, values in some_layers]
+        layers_of_rows = [past.layers or empty for past in pasts]
+        for number, layer in enumerate(self.cache.layers):
+            layer.rows = [layers[number] for layers in layers_of_rows]
+            layer.end = max(keys.shape[1] for keys, _ in layer.rows)
 
     def read(self, rows: Sequence[Row], keep: int = 1) -> torch.Tensor:
         """Read further tokens of each row, at least one.
@@ -241,33 +265,35 @@ def remembered(
     Each row is read after its own of `states`, in the passes that cost least together; `call` is
     what a pass costs, in tokens.
     """
-    result = [*states] or [NOTHING] * len(rows)
-    unread = [row for row, state in enumerate(result) if len(state.ids) < len(rows[row])]
-    new_tokens = [len(rows[row]) - len(result[row].ids) for row in unread]
-    for group in passes(new_tokens, call):
+    result = list(states) or [NOTHING] * len(rows)
+    new_tokens = [len(row) - len(state.ids) for row, state in zip(rows, result, strict=True)]
+    unread = [row for row, count in enumerate(new_tokens) if count > 0]
+    for group in passes([new_tokens[row] for row in unread], call):
         numbers = [unread[place] for place in group]
-        batch = Batch(
-            model, by_row, [rows[row] for row in numbers], [result[row] for row in numbers]
-        )
+        group_rows = [rows[row] for row in numbers]
+        batch = Batch(model, by_row, group_rows, [result[row] for row in numbers])
         for place, row in enumerate(numbers):
             result[row] = batch.states(place, rows[row])
     return result
 
 
 def beginnings(known: Sequence[States], prompts: Sequence[Row]) -> list[States]:
-    """For each prompt, the longest of the `known` states that is one of its beginning.
+    """For each prompt, what the `known` states hold of its longest beginning.
 
-    The beginning goes up to the last token, which is always read.
+    The last token of a prompt is always read, so it is not part of a beginning.
     """
     in_order = sorted(known, key=lambda states: states.ids)
     result = []
     for prompt in prompts:
         beginning = prompt[:-1]
         place = bisect(in_order, beginning, key=lambda states: states.ids)
-        near = in_order[max(0, place - 1) : place + 1]  # a neighbour shares most with it
-        shared = [shared_length(states.ids, beginning) for states in near]
-        best = max(shared, default=0)
-        result.append(near[shared.index(best)].of(best) if best else NOTHING)
+        best = NOTHING
+        # In order of their ids, a neighbour shares most with the beginning.
+        for states in in_order[max(0, place - 1) : place + 1]:
+            length = shared_length(states.ids, beginning)
+            if length > len(best.ids):
+                best = states.first(length)
+        result.append(best)
     return result
 
 
@@ -288,7 +314,9 @@ class RowMemory:
 
     def take(self, prompts: Sequence[Row]) -> list[States]:
         """The states of the prompts' beginnings; nothing else is kept any longer."""
-        known, self.rows, self.size = self.rows, [], 0
+        known = self.rows
+        self.rows = []
+        self.size = 0
         return beginnings(known, prompts)
 
     def read(self, prompts: Sequence[Row], known: Sequence[States]) -> Batch:
@@ -301,16 +329,20 @@ class RowMemory:
             return Batch(self.model, self.make, prompts)
         # Without the last token, after which each of equal prompts goes on by itself.
         contexts = [tuple(prompt[:-1]) for prompt in prompts]
-        states = dict(zip(contexts, known, strict=True))
-        unknown = [list(context) for context, state in states.items() if not state.ids]
-        shared = plan(unknown, 1, self.call)
-        heads = remembered(self.model, shared.heads, self.call)
-        for context, owner in zip(unknown, shared.owners, strict=True):
-            states[tuple(context)] = heads[owner]
+        states = dict(zip(contexts, known, strict=True))  # of each distinct context
+        self._read_common(states)
         distinct = [list(context) for context in states]
         whole = remembered(self.model, distinct, self.call, list(states.values()))
         states = dict(zip(states, whole, strict=True))
         return Batch(self.model, by_row, prompts, [states[context] for context in contexts])
+
+    def _read_common(self, states: dict[tuple[int, ...], States]) -> None:
+        """Read the common beginnings of contexts of which nothing is known yet."""
+        unknown = [context for context, state in states.items() if not state.ids]
+        shared = plan([list(context) for context in unknown], keep=1, call=self.call)
+        heads = remembered(self.model, shared.heads, self.call)
+        for context, owner in zip(unknown, shared.owners, strict=True):
+            states[context] = heads[owner]
 
     def put(self, batch: Batch, row: int, ids: Row) -> None:
         """Keep what the model remembers of a row of the batch, if there is room for it."""

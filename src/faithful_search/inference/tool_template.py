@@ -2,10 +2,12 @@
 
 Such a loop keeps an episode as messages: the assistant's have `tool_calls`, and those of the role
 `tool` answer them. It needs a chat template that writes these messages, and a `response_template`
-by which Transformers finds the calls in sampled text. A model's own template writes calls in the
-model's own way, not the dialect's, and describes the tools, which the dialect's prompt has already
-done. The templates made here have a policy read the same tokens as in our engine: the model's
-template writes the messages that open an episode, and the dialect's form all turns after them.
+by which Transformers finds the calls in sampled text.
+
+A model's own template does not do: it writes calls in the model's way instead of the dialect's, and
+describes the tools once more, after the dialect's prompt. With the templates made here a policy
+reads the same tokens as in our engine: the model's template writes the messages that open an
+episode, and the dialect's form all turns after them.
 """
 
 import copy
@@ -35,8 +37,8 @@ _OPENING = """\
 {%- if spoken.turns -%}{%- set add_generation_prompt = true -%}{%- endif -%}
 {%- set messages = spoken.opening -%}
 {{- '' }}"""
-"""What is put before the model's template. It parts the messages: the template below writes only
-those before the assistant's first turn (`spoken.opening`), and `_TURNS` the others.
+"""What is put before the model's template. It leaves it only the messages before the assistant's
+first turn (`spoken.opening`); `_TURNS` writes the others.
 """
 _TURNS = """\
 {{ '' }}
@@ -48,19 +50,19 @@ _TURNS = """\
 {{- message.content or '' -}}
 {%- for call in message.tool_calls or [] -%}
 {%- set written = {'name': call.function.name, 'arguments': call.function.arguments} | tojson -%}
-{{- CALL + written + CALLED -}}
+{{- CALL + written + CALL_END -}}
 {%- endfor -%}
 {{- END -}}
 {%- elif message.role == 'tool' -%}
 {%- if loop.previtem.role != 'tool' -%}{{- BEFORE -}}{%- endif -%}
-{{- FRAME + message.content + FRAMED -}}
+{{- FRAME + message.content + FRAME_END -}}
 {%- if not loop.nextitem or loop.nextitem.role != 'tool' -%}{{- AFTER -}}{%- endif -%}
 {%- else -%}
 {{- BEFORE + message.content + AFTER -}}
 {%- endif -%}
 {%- endfor -%}"""
 """What is put after the model's template, and writes the turns and the tools' responses. In both
-parts `_chat` replaces words in capitals by texts of the dialect and of the chat format.
+parts `_chat_template` replaces words in capitals by texts of the dialect and of the chat format.
 """
 
 
@@ -122,7 +124,10 @@ class ToolTemplate:
                 f"{name_of(tokenizer)} has several chat templates: set tokenizer.chat_template to "
                 "the one that the policy is trained with"
             )
-        return cls(chat=_chat(tokenizer.chat_template, chat, tool_names), response=_response(chat))
+        return cls(
+            chat=_chat_template(tokenizer.chat_template, chat, tool_names),
+            response=_response_template(chat),
+        )
 
     def dressed(self, tokenizer: Any) -> Any:
         """A copy of the tokenizer with these templates."""
@@ -135,14 +140,14 @@ class ToolTemplate:
         """Within the block the tokenizer has these templates. After the block it has its own again,
         so that a checkpoint is saved with those.
         """
-        previous_chat = tokenizer.chat_template
-        previous_response = getattr(tokenizer, "response_template", None)
+        own_chat = tokenizer.chat_template
+        own_response = getattr(tokenizer, "response_template", None)
         self._put_on(tokenizer)
         try:
             yield
         finally:
-            tokenizer.chat_template = previous_chat
-            tokenizer.response_template = previous_response
+            tokenizer.chat_template = own_chat
+            tokenizer.response_template = own_response
 
     def _put_on(self, tokenizer: Any) -> None:
         tokenizer.chat_template = self.chat
@@ -160,34 +165,34 @@ def refuses_system(tokenizer: Any, dialect: Dialect) -> bool:
     return False
 
 
-def _chat(template: str, chat: ChatFormat, tool_names: Sequence[str]) -> str:
+def _chat_template(template: str, chat: ChatFormat, tool_names: Sequence[str]) -> str:
     """The chat template around the model's own `template`."""
     dialect = chat.dialect
-    frame, framed = dialect.frame
-    values = {
+    frame, frame_end = dialect.frame  # around the text of a tool response
+    texts = {
         "NAMES": list(tool_names),
         "PREFILL": chat.prefill,
         "CALL": f"<{dialect.grammar.call}>",
-        "CALLED": f"</{dialect.grammar.call}>",
+        "CALL_END": f"</{dialect.grammar.call}>",
         "END": chat.end,
         "BEFORE": chat.before,
         "FRAME": frame,
-        "FRAMED": framed,
+        "FRAME_END": frame_end,
         "AFTER": chat.after,
     }
-    words = re.compile(rf"\b(?:{'|'.join(values)})\b")
+    placeholders = re.compile(rf"\b(?:{'|'.join(texts)})\b")
 
-    def literal(word: re.Match[str]) -> str:
+    def literal(placeholder: re.Match[str]) -> str:
         # As in JSON, except that Jinja would read an escaped pair of surrogates as two characters.
-        return json.dumps(values[word[0]], ensure_ascii=False)
+        return json.dumps(texts[placeholder[0]], ensure_ascii=False)
 
-    opening = words.sub(literal, _OPENING)
-    turns = words.sub(literal, _TURNS)
+    opening = placeholders.sub(literal, _OPENING)
+    turns = placeholders.sub(literal, _TURNS)
     # Jinja drops a line break at the very end of a template, but would write it here.
     return opening + template.removesuffix("\n") + turns
 
 
-def _response(chat: ChatFormat) -> dict[str, Any]:
+def _response_template(chat: ChatFormat) -> dict[str, Any]:
     """The `response_template`, in the form that Transformers documents."""
     call = chat.dialect.grammar.call
     # Where a turn begins in the prompt: at its end, or before the <think> that the prompt opens.

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,9 +21,9 @@ LEAVE = 8
 be copied to go on without them.
 """
 
-Choose = Callable[[torch.Tensor], tuple[Row, list[float]]]
-"""From logits, one row for each prompt: the next tokens, and their log-probabilities, or `[]` where
-these are not asked for.
+Choose = Callable[[torch.Tensor], tuple[Row, list[float] | None]]
+"""From logits, one row for each prompt: the next tokens, and their log-probabilities, or `None`
+where these are not asked for.
 """
 
 
@@ -82,7 +83,7 @@ class TransformersGenerator:
             ConfigError: when a prompt leaves no position of the model for a new token.
             GeneratorError: when the model's logits are not numbers.
         """
-        if self._memory is None:
+        if self._memory is None:  # nothing is kept after this call
             with self.keeping(0):
                 return self.generate(prompts, sampling, max_new_tokens)
         positions = positions_of(self.model.config)
@@ -90,9 +91,8 @@ class TransformersGenerator:
         if positions is not None and longest >= positions:
             raise ConfigError(
                 f"a prompt of {longest} tokens leaves no room in the model's {positions} "
-                "positions; lower the "
-                "episode's total_tokens, return less evidence per call, or take a model with a "
-                "longer context"
+                "positions; lower the episode's total_tokens, return less evidence per call, or "
+                "take a model with a longer context"
             )
         limits = [sampling.max_new_tokens] * len(prompts)
         if max_new_tokens is not None:
@@ -100,24 +100,17 @@ class TransformersGenerator:
         # Prompts of similar length share a batch, so that little of it is padding.
         order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
         end = self._end(sampling.stop)
-        done: dict[int, Completion] = {}
+        turns = [_Turn(prompt, limit) for prompt, limit in zip(prompts, limits, strict=True)]
         with inference_mode(self.model):
-            states = dict(enumerate(self._memory.take(prompts)))
+            known = dict(enumerate(self._memory.take(prompts)))
             for start in range(0, len(order), self.batch_size):
                 rows = order[start : start + self.batch_size]
                 batch_prompts = [prompts[row] for row in rows]
-                batch = self._memory.read(batch_prompts, [states.pop(row) for row in rows])
-                completions = self._write(
-                    memory=self._memory,
-                    batch=batch,
-                    prompts=batch_prompts,
-                    limits=[limits[row] for row in rows],
-                    sampling=sampling,
-                    end=end,
-                )
+                # popped, so that what is known of a row takes no memory once it is read
+                batch = self._memory.read(batch_prompts, [known.pop(row) for row in rows])
+                self._write([turns[row] for row in rows], batch, self._memory, sampling, end)
                 del batch  # before the next one needs the memory
-                done.update(zip(rows, completions, strict=True))
-        return [done[row] for row in range(len(prompts))]
+        return [turn.completion() for turn in turns]
 
     @contextmanager
     def keeping(self, most: int = KEEP_BYTES) -> Iterator[None]:
@@ -160,63 +153,59 @@ class TransformersGenerator:
         """
         check_choices(choices)
         # For each row, the choices it is the context of: number of the prompt, number of the choice
-        places: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        asked_of: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        longest = 1
         for i, (prompt, prompt_choices) in enumerate(zip(prompts, choices, strict=True)):
             for j, choice in enumerate(prompt_choices):
                 # A choice's last token is only scored, so choices of one token share a row.
-                places.setdefault((*prompt, *choice[:-1]), []).append((i, j))
-        lengths = [len(choice) for prompt_choices in choices for choice in prompt_choices]
-        keep = max(lengths, default=1)
-        logprobs = [[0.0] * len(row) for row in choices]
+                asked_of.setdefault((*prompt, *choice[:-1]), []).append((i, j))
+                longest = max(longest, len(choice))
+        logprobs = [[0.0] * len(prompt_choices) for prompt_choices in choices]
         with inference_mode(self.model):
-            for row, logits in self._logits(places, keep):
-                table = torch.log_softmax(logits.float(), dim=-1)
-                for i, j in places[tuple(row)]:
-                    tokens = torch.tensor(choices[i][j], device=table.device)
-                    logprobs[i][j] = float(table[-len(tokens) :].gather(1, tokens[:, None]).sum())
+            for row, logits in self._logits(asked_of, keep=longest):
+                table = torch.log_softmax(logits.float(), dim=-1)  # (last tokens, vocabulary)
+                for i, j in asked_of[tuple(row)]:
+                    choice = torch.tensor(choices[i][j], device=table.device)
+                    of_tokens = table[-len(choice) :].gather(1, choice[:, None])
+                    logprobs[i][j] = float(of_tokens.sum())
         return logprobs
 
     def _write(
         self,
-        memory: RowMemory,
+        turns: Sequence["_Turn"],
         batch: Batch,
-        prompts: Sequence[Row],
-        limits: Sequence[int],
+        memory: RowMemory,
         sampling: Sampling,
         end: "_End",
-    ) -> list[Completion]:
-        """Continue the prompts, which the batch has read, each up to its limit."""
+    ) -> None:
+        """Write the turns, whose prompts the batch has read, each up to its end."""
         choose = chooser(sampling)
-        done: dict[int, Completion] = {}
-        ids: list[Row] = [[] for _ in prompts]
-        logprobs: list[list[float]] = [[] for _ in prompts]
-        in_batch = list(range(len(prompts)))  # the rows that the batch holds
-        live = in_batch  # the places in the batch of those that go on
+        ids = [turn.ids for turn in turns]
+        in_batch = list(turns)
         logits = batch.logits
-        while live:
-            tokens, token_logprobs = choose(logits[:, -1])
-            for place in live:
-                row = in_batch[place]
-                ids[row].append(tokens[place])
-                logprobs[row] += token_logprobs[place : place + 1]
-                finish = end.of(ids[row], limits[row])
-                if finish:
+        while True:
+            tokens, logprobs = choose(logits[:, -1])
+            for place, turn in enumerate(in_batch):
+                if turn.finish:
+                    continue
+                turn.ids.append(tokens[place])
+                if logprobs is not None:
+                    turn.logprobs.append(logprobs[place])
+                turn.finish = end.of(turn.ids, turn.limit)
+                if turn.finish:
                     # The last token has not been read.
-                    memory.put(batch, place, prompts[row] + ids[row][:-1])
-                    reported = logprobs[row] if sampling.logprobs else None
-                    done[row] = Completion(ids[row], finish, reported)
+                    memory.put(batch, place, turn.prompt + turn.ids[:-1])
             if self.on_tokens is not None:
                 self.on_tokens(ids)
-            live = [place for place in live if in_batch[place] not in done]
+            live = [place for place, turn in enumerate(in_batch) if not turn.finish]
+            if not live:
+                return
             ended = len(in_batch) - len(live)
-            if live and memory.by_row and ended * LEAVE >= len(in_batch):
+            if memory.by_row and ended * LEAVE >= len(in_batch):
                 batch.select(live)
                 in_batch = [in_batch[place] for place in live]
                 tokens = [tokens[place] for place in live]
-                live = list(range(len(in_batch)))
-            if live:
-                logits = batch.read([[token] for token in tokens])
-        return [done[row] for row in range(len(prompts))]
+            logits = batch.read([[token] for token in tokens])
 
     def _logits(
         self, rows: Iterable[tuple[int, ...]], keep: int
@@ -224,12 +213,12 @@ class TransformersGenerator:
         """Each row with the logits of its last `keep` tokens, or of all where it has fewer."""
         if self.shares is None:
             self.shares = reads_on(self.model) is by_row
-        # Rows that begin alike become neighbours, or rows of similar length.
+        # Neighbours are rows that begin alike, or else rows of similar length.
         order = sorted(map(list, rows), key=None if self.shares else len)
-        starts = range(0, len(order), self.batch_size)
-        plans = [
-            plan(order[at : at + self.batch_size], keep, self._call, self.shares) for at in starts
-        ]
+        plans = []
+        for start in range(0, len(order), self.batch_size):
+            batch_rows = order[start : start + self.batch_size]
+            plans.append(plan(batch_rows, keep, self._call, self.shares))
         passes = sum(len(batch.head_passes) + len(batch.passes) for batch in plans)
         idle = self.agree(passes) - passes
         for batch in plans:
@@ -237,22 +226,22 @@ class TransformersGenerator:
             for group in batch.passes:
                 contexts = [batch.rows[row] for row in group]
                 states = [heads[batch.owners[row]] for row in group]
-                make = partial(by_row, once=True) if any(head.ids for head in states) else None
-                logits = Batch(self.model, make, contexts, states, keep).logits
+                reads_on_after = any(state.ids for state in states)
+                make_cache = partial(by_row, once=True) if reads_on_after else None
+                logits = Batch(self.model, make_cache, contexts, states, keep).logits
                 yield from zip(contexts, logits, strict=True)
         for _ in range(idle):  # passes of other processes that need this one's part of the model
             Batch(self.model, None, [[0]])
 
     def _end(self, stop: tuple[str, ...]) -> "_End":
         """What ends a turn with these stop strings."""
-        last_characters = {text[-1] for text in stop}
-        # Kept from call to call: each takes a look at the whole vocabulary.
-        for character in last_characters - self._tokens_with.keys():
-            pieces = self.tokenizer.batch_decode([[token] for token in range(len(self.tokenizer))])
-            tokens = [token for token, piece in enumerate(pieces) if character in piece]
-            self._tokens_with[character] = frozenset(tokens)
         closers: set[int] = set()
-        for character in last_characters:
+        for character in {text[-1] for text in stop}:
+            if character not in self._tokens_with:  # each needs a look at the whole vocabulary
+                vocabulary = [[token] for token in range(len(self.tokenizer))]
+                pieces = self.tokenizer.batch_decode(vocabulary)
+                tokens = [token for token, piece in enumerate(pieces) if character in piece]
+                self._tokens_with[character] = frozenset(tokens)
             closers |= self._tokens_with[character]
         eos = self.model.generation_config.eos_token_id  # one token, several, or none
         eos_tokens = {*eos} if isinstance(eos, list) else {eos}
@@ -268,6 +257,20 @@ class TransformersGenerator:
     def _call(self) -> int:
         """What a forward pass costs, in tokens (`batching.CALLS`)."""
         return CALLS.get(next(self.model.parameters()).device.type, CALL)
+
+
+@dataclass
+class _Turn:
+    """What is written after a prompt; `finish` is empty while it goes on (see `Completion`)."""
+
+    prompt: Row
+    limit: int
+    ids: Row = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish: str = ""
+
+    def completion(self) -> Completion:
+        return Completion(self.ids, self.finish, self.logprobs or None)
 
 
 class _End(NamedTuple):
@@ -304,9 +307,11 @@ def positions_of(config: Any) -> int | None:
     if hasattr(config, "get_text_config"):
         config = config.get_text_config()
     positions = getattr(config, "max_position_embeddings", None)
+    if not positions:
+        return positions
     scaling = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
     factor = (scaling or {}).get("factor") or 1.0
-    return positions and int(positions * max(1.0, factor))
+    return int(positions * max(1.0, factor))
 
 
 def chooser(sampling: Sampling) -> Choose:
@@ -322,13 +327,16 @@ def chooser(sampling: Sampling) -> Choose:
     if sampling.top_p < 1:
         limits.append(TopPLogitsWarper(sampling.top_p))
 
-    def choose(logits: torch.Tensor) -> tuple[Row, list[float]]:
+    def choose(logits: torch.Tensor) -> tuple[Row, list[float] | None]:
         scores = logits.float() / temperature
-        allowed = scores
-        for limit in limits:
-            allowed = limit(None, allowed)
-        tokens = scores.argmax(-1, keepdim=True) if greedy else _drawn(allowed.softmax(-1))
-        logprobs: list[float] = []
+        if greedy:
+            tokens = scores.argmax(-1, keepdim=True)
+        else:
+            allowed = scores
+            for limit in limits:
+                allowed = limit(None, allowed)
+            tokens = _drawn(allowed.softmax(-1))
+        logprobs = None
         if sampling.logprobs:
             logprobs = scores.log_softmax(-1).gather(-1, tokens)[:, 0].tolist()
         return tokens[:, 0].tolist(), logprobs
@@ -341,9 +349,8 @@ def _drawn(probs: torch.Tensor) -> torch.Tensor:
     if probs[:, 0].isnan().any():
         raise GeneratorError(
             "the model's logits are not numbers (NaN), so nothing can be sampled: its weights are "
-            "broken or its "
-            "precision overflows; go back to a checkpoint with a lower learning rate, or compute "
-            "in float32"
+            "broken or its precision overflows; go back to a checkpoint with a lower learning "
+            "rate, or compute in float32"
         )
     if probs.device.type != "cpu":
         return torch.multinomial(probs, 1)

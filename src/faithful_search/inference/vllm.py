@@ -8,7 +8,7 @@ import math
 import sys
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -20,11 +20,12 @@ from ..wire.background import Background, map_concurrently
 from ..wire.llm import LLM, Endpoint, Unanswered, Unreachable
 from .base import Completion, Generator, Sampling, check_choices
 
-_RETRIES, _BACKOFF = 4, 0.5  # further tries of a row, and the first pause in seconds
+_RETRIES = 4  # further tries of a row
+_BACKOFF = 0.5  # seconds before the first of them
 _CONCURRENCY = 256  # rows that a server is asked for at once
 
 _PLAIN = {
-    # All of these are set: a server takes what is not from the model's generation config.
+    # All are set, since a server takes what is not set from the model's generation config.
     "repetition_penalty": 1.0,
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
@@ -35,6 +36,10 @@ _PLAIN = {
 Request = tuple[list[int], dict[str, Any]]
 """A prompt's tokens, and vLLM's sampling parameters, named alike in `SamplingParams` and over HTTP.
 """
+
+
+Row = tuple[int, ...]
+"""The tokens before one that is asked about."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -133,11 +138,25 @@ class VLLM(Generator):
             ConfigError: a prompt and its choice do not fit into the positions, or vLLM is too old.
         """
         check_choices(choices)
-        tokens_by_row: dict[tuple[int, ...], dict[int, None]] = {}
+        tokens_by_row: dict[Row, dict[int, None]] = {}  # the tokens asked for, each once, in order
         for prompt, prompt_choices in zip(prompts, choices, strict=True):
             for choice in prompt_choices:
                 for row, token in _steps(prompt, choice):
                     tokens_by_row.setdefault(row, {})[token] = None
+        tables = self._token_logprobs(tokens_by_row)
+        probabilities: list[list[float]] = []
+        for prompt, prompt_choices in zip(prompts, choices, strict=True):
+            of_prompt: list[float] = []
+            for choice in prompt_choices:
+                logprob = sum(tables[row][token] for row, token in _steps(prompt, choice))
+                of_prompt.append(math.exp(logprob))
+            probabilities.append(of_prompt)
+        return probabilities
+
+    def _token_logprobs(
+        self, tokens_by_row: Mapping[Row, Iterable[int]]
+    ) -> dict[Row, dict[int, float]]:
+        """For each row the log-probs of these tokens as its next one."""
         self._check_lengths(tokens_by_row)
         # At temperature 1, raw and processed log-probs are the same.
         parameters = {**_PLAIN, "max_tokens": 1, "temperature": 1.0, "top_p": 1.0, "top_k": 0}
@@ -146,46 +165,39 @@ class VLLM(Generator):
             for row, tokens in tokens_by_row.items()
         ]
         answers = self._ask(requests) if requests else []
-        tables: dict[tuple[int, ...], dict[int, float]] = {}
-        for row, answer in zip(tokens_by_row, answers, strict=True):
-            tables[row] = answer.logprobs[0] if answer.logprobs else {}
+        tables: dict[Row, dict[int, float]] = {}
+        for (row, tokens), answer in zip(tokens_by_row.items(), answers, strict=True):
+            table = answer.logprobs[0] if answer.logprobs else {}
+            if not table.keys() >= set(tokens):
+                raise ConfigError(
+                    "this vLLM does not report the log-probs of given tokens "
+                    "(`logprob_token_ids`); take a newer one"
+                )
+            tables[row] = table
+        return tables
 
-        def probability(prompt: list[int], choice: list[int]) -> float:
-            return math.exp(sum(tables[row][token] for row, token in _steps(prompt, choice)))
-
-        try:
-            return [
-                [probability(prompt, choice) for choice in prompt_choices]
-                for prompt, prompt_choices in zip(prompts, choices, strict=True)
-            ]
-        except KeyError as missing:
-            raise ConfigError(
-                "this vLLM does not report the log-probs of given tokens (`logprob_token_ids`); "
-                "take "
-                "a newer one"
-            ) from missing
-
-    def _check_lengths(self, rows: Any) -> None:
+    def _check_lengths(self, rows: Iterable[Sequence[int]]) -> None:
+        """Raise `ConfigError` where a row leaves no position for another token."""
         longest = max(map(len, rows), default=0)
         if longest >= self.positions:
             raise ConfigError(
                 f"a prompt of {longest} tokens leaves no room in the {self.positions} positions "
-                "that vLLM was started "
-                "with; raise them as far as the model goes (`vllm_max_model_length`, a server's "
-                "--max-model-len), "
-                "lower the episode's total_tokens, or return less evidence per call"
+                "that vLLM was started with; raise them as far as the model goes "
+                "(`vllm_max_model_length`, a server's --max-model-len), lower the episode's "
+                "total_tokens, or return less evidence per call"
             )
 
     def _completion(self, answer: Answer, sampling: Sampling) -> Completion:
+        """The answer to a request of `generate`."""
         if answer.finish not in ("stop", "length"):
             raise GeneratorError(
                 f"vLLM gave up on a row ({answer.finish}): was it stopped or put to sleep "
                 "meanwhile?"
             )
         ids, finish = answer.ids, answer.finish
-        if finish == "stop":
-            by_string = isinstance(answer.stop, str) and ids[-1:] != [self.tokenizer.eos_token_id]
-            finish = "stop" if by_string else "eos"
+        ends_with_eos = ids[-1:] == [self.tokenizer.eos_token_id]
+        if finish == "stop" and (ends_with_eos or not isinstance(answer.stop, str)):
+            finish = "eos"
         if finish == "stop":
             # Engines that sample several tokens at once go on after the stop string.
             while len(ids) > 1 and self._has_stop(ids[:-1], sampling.stop):
@@ -201,7 +213,7 @@ class VLLM(Generator):
         return any(string in text for string in stop)
 
 
-def _steps(prompt: Sequence[int], choice: Sequence[int]) -> list[tuple[tuple[int, ...], int]]:
+def _steps(prompt: Sequence[int], choice: Sequence[int]) -> list[tuple[Row, int]]:
     """For each token of a choice: the row before it, and the token."""
     return [((*prompt, *choice[:place]), token) for place, token in enumerate(choice)]
 
@@ -214,14 +226,15 @@ class VLLMGenerator(VLLM):
     """
 
     def __init__(self, llm: Any, tokenizer: Any) -> None:
-        self.llm, self.tokenizer = llm, tokenizer
+        self.llm = llm
+        self.tokenizer = tokenizer
         settings = llm.llm_engine.model_config
         self.positions = settings.max_model_len
         if settings.logprobs_mode != "processed_logprobs":
             self.no_logprobs = (
                 f"this engine reports {settings.logprobs_mode}, not the log-probs of what is "
-                "sampled from; make it "
-                'with LLM(…, logprobs_mode="processed_logprobs"), or with open_vllm'
+                'sampled from; make it with LLM(…, logprobs_mode="processed_logprobs"), or with '
+                "open_vllm"
             )
 
     def _ask(self, requests: list[Request]) -> list[Answer]:
@@ -279,10 +292,9 @@ def open_vllm(name: str, *, revision: str | None = None, **kwargs: Any) -> VLLMG
         ) from error
     from .loading import read_tokenizer
 
+    settings = {"logprobs_mode": "processed_logprobs", **kwargs}
     try:
-        llm = LLM(
-            model=name, revision=revision, **{"logprobs_mode": "processed_logprobs", **kwargs}
-        )
+        llm = LLM(model=name, revision=revision, **settings)
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"vLLM cannot open the model {name!r}: {error}") from error
     trusted = kwargs.get("trust_remote_code", False)
@@ -292,12 +304,11 @@ def open_vllm(name: str, *, revision: str | None = None, **kwargs: Any) -> VLLMG
 def wait_for_server(url: str, seconds: float) -> None:
     """Wait until a vLLM server is up; raises `GeneratorError` when it is not within `seconds`."""
     end = time.monotonic() + seconds
-    state = ""
+    health = url.rstrip("/") + "/health"
+    state = ""  # why it is not up, for the error
     while time.monotonic() < end:
         try:
-            response = httpx2.get(
-                url.rstrip("/") + "/health", timeout=min(5.0, seconds), trust_env=False
-            )
+            response = httpx2.get(health, timeout=min(5.0, seconds), trust_env=False)
             if response.status_code == 200:
                 return
             state = f"status {response.status_code}"
@@ -306,8 +317,7 @@ def wait_for_server(url: str, seconds: float) -> None:
         time.sleep(min(1.0, seconds / 10))
     raise GeneratorError(
         f"no vLLM server was up at {url} within {seconds:g} s (vllm_server_timeout): {state}; "
-        "start "
-        "it, or see its log"
+        "start it, or see its log"
     )
 
 
@@ -353,8 +363,15 @@ class VLLMServer(VLLM):
             raise ConfigError(
                 f"what answers at {self.url} is no vLLM server: it names no model"
             ) from error
-        # `top_k=1` leaves one token, which is certain in the distribution that is sampled from. Raw
-        # log-probs do not know that.
+        if not self._reports_sampled_from():
+            self.no_logprobs = (
+                f"the vLLM server at {self.url} does not report the log-probs of the distribution "
+                "it samples from; start it with --logprobs-mode processed_logprobs"
+            )
+
+    def _reports_sampled_from(self) -> bool:
+        """Whether the server's log-probs are of the distribution that it samples from."""
+        # `top_k=1` leaves one token, which is certain there. Raw log-probs do not know that.
         parameters = {
             "max_tokens": 1,
             "temperature": 2.0,
@@ -363,14 +380,12 @@ class VLLMServer(VLLM):
             "min_p": 0.0,
             "logprobs": 0,
         }
-        prompt = tokenizer("a", add_special_tokens=False)["input_ids"][:1]
+        prompt = self.tokenizer("a", add_special_tokens=False)["input_ids"][:1]
         [answer] = self._ask([(prompt, parameters)])
-        if answer.logprobs is None or not abs(answer.logprobs[0][answer.ids[0]]) < 1e-4:
-            self.no_logprobs = (
-                f"the vLLM server at {self.url} does not report the log-probs of the distribution "
-                "it samples from; "
-                "start it with --logprobs-mode processed_logprobs"
-            )
+        if answer.logprobs is None:
+            return False
+        logprob = answer.logprobs[0][answer.ids[0]]
+        return abs(logprob) < 1e-4  # false for NaN, too
 
     def _ask(self, requests: list[Request]) -> list[Answer]:
         bodies: list[dict[str, Any] | None] = []
@@ -404,16 +419,16 @@ class VLLMServer(VLLM):
         return answers
 
     def _send(self, path: str, bodies: list[dict[str, Any] | None]) -> list[Any]:
+        """The server's answers to these requests, in their order; `None` asks without a body."""
+        post = partial(self._llm.post, path)
         try:
-            return self._background.run(
-                map_concurrently(partial(self._llm.post, path), bodies, _CONCURRENCY)
-            )
+            return self._background.run(map_concurrently(post, bodies, _CONCURRENCY))
         except Unanswered as fault:
             if not fault.transient and not isinstance(fault, Unreachable):
                 raise ConfigError(f"the vLLM server at {self.url} refuses: {fault}") from None
-            advice = "see its log, start it again (or give it a longer time-out), and resume from the last checkpoint"
             raise GeneratorError(
-                f"the vLLM server at {self.url} does not work: {fault}; {advice}"
+                f"the vLLM server at {self.url} does not work: {fault}; see its log, start it "
+                "again (or give it a longer time-out), and resume from the last checkpoint"
             ) from fault
         except JudgeError as error:
             raise ConfigError(f"the vLLM server at {self.url} refuses: {error}") from None
@@ -423,12 +438,14 @@ def _logprobs(document: Any) -> list[dict[int, float]] | None:
     """For each position the log-probs by token id; NaN for one that could not be computed."""
     if not document:
         return None
-    tops = document.get("top_logprobs") or [None] * len(document["tokens"])
-    columns = zip(document["tokens"], document["token_logprobs"], tops, strict=True)
+    sampled_tokens = document["tokens"]
+    others = document.get("top_logprobs") or [None] * len(sampled_tokens)
     tables: list[dict[int, float]] = []
-    for sampled, logprob, top in columns:
+    for sampled, logprob, other in zip(
+        sampled_tokens, document["token_logprobs"], others, strict=True
+    ):
         table: dict[int, float] = {}
-        for name, value in {**(top or {}), sampled: logprob}.items():
+        for name, value in {**(other or {}), sampled: logprob}.items():
             # The server writes a token's id in the place of its text.
             token = int(name.removeprefix("token_id:"))
             table[token] = math.nan if value is None else value
