@@ -116,9 +116,16 @@ def prices_of(text: str, name: str) -> tuple[float, float]:
     return prompt, completion
 
 
-def refuse_unread(flags: Any, reads: object, names: Iterable[str], reader: str) -> None:
-    """Raise `ConfigError` if, without their reader, a flag is not at its default."""
-    if reads:
+def refuse_unread(flags: Any, names: Iterable[str], reader: str, has_reader: bool = False) -> None:
+    """Raise `ConfigError` if one of these flags is not at its default, though nothing reads it.
+
+    Args:
+        flags: a dataclass of flags.
+        names: the flags that only `reader` reads.
+        reader: the flag, or what else, that reads them.
+        has_reader: it is there, so that nothing is refused.
+    """
+    if has_reader:
         return
     changed = []
     for field in dataclasses.fields(flags):

@@ -25,7 +25,7 @@ from faithful_search.judges import GroundingJudge, Judge, Pair, Verdict
 from faithful_search.judges.arguments import JudgeArguments
 from faithful_search.judges.generator import GeneratorJudge
 from faithful_search.judges.remote import CHUNK, RemoteJudge
-from faithful_search.measure.suite import default_rewards
+from faithful_search.measure.evaluating import default_rewards
 from faithful_search.serving.app import ServerLimits, Service
 from faithful_search.serving.judging import Judging, identity
 from faithful_search.wire.cache import Cache

@@ -21,8 +21,8 @@ from faithful_search.measure.controls import (
     control_values,
     recalled,
 )
+from faithful_search.measure.evaluating import evaluate_policy
 from faithful_search.measure.origins import SOURCES, Decorated, QueryProvenance
-from faithful_search.measure.suite import evaluate_policy
 from faithful_search.rewards import Correctness
 from faithful_search.rollout import Engine, Limits
 from faithful_search.rollout.arguments import EnvironmentArguments

@@ -19,8 +19,9 @@ from faithful_search.measure.behaviour import (
     error_rows,
     tool_entropy,
 )
+from faithful_search.measure.evaluating import evaluate_policy, evaluate_rollouts
 from faithful_search.measure.evaluation import Evaluation
-from faithful_search.measure.report import table_rows
+from faithful_search.measure.report import evaluation_rows
 from faithful_search.measure.stats import (
     bootstrap,
     left_out,
@@ -29,7 +30,6 @@ from faithful_search.measure.stats import (
     pooled_estimate,
     t_quantile,
 )
-from faithful_search.measure.suite import evaluate_policy, evaluate_rollouts
 from faithful_search.measure.writing import write_metrics
 from faithful_search.rewards import AnswerSupport, Citation, Correctness
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
@@ -202,7 +202,7 @@ def test_only_clear_differences_are_marked(gains, marked):
         Evaluation({"f1": mean_ci(v)}, questions, {"f1": v}, {})
         for v in ([0.0] * len(gains), gains)
     )
-    assert table_rows(before, after, ("before", "after"))[1][4].endswith(" *") is marked
+    assert evaluation_rows(before, after, ("before", "after"))[1][4].endswith(" *") is marked
 
 
 def test_metrics_are_written_whole_or_not_at_all(tmp_path):

@@ -13,10 +13,10 @@ from faithful_search import dialects, recipes, rewards
 from faithful_search.judges import GroundingJudge
 from faithful_search.measure import metrics, unscored
 from faithful_search.measure.controls import CONDITIONS, compare as compare_conditions
+from faithful_search.measure.evaluating import default_rewards, evaluate_rollouts
 from faithful_search.measure.evaluation import ENTROPY, POOLED
 from faithful_search.measure.scores import Line
 from faithful_search.measure.settings import How
-from faithful_search.measure.suite import default_rewards, evaluate_rollouts
 from faithful_search.rewards import Score
 from faithful_search.tasks import Task
 from faithful_search.trajectory import Trajectory

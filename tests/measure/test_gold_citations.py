@@ -2,8 +2,8 @@
 
 import pytest
 
+from faithful_search.measure.evaluating import default_rewards
 from faithful_search.measure.gold_citations import CitesGold
-from faithful_search.measure.suite import default_rewards
 from faithful_search.tasks import Task
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 

@@ -21,6 +21,13 @@ from faithful_search.hub.cards import model_card
 from faithful_search.inference.base import Sampling
 from faithful_search.judges import GroundingJudge
 from faithful_search.measure.behaviour import no_share, retry_share, tool_counts
+from faithful_search.measure.evaluating import (
+    NO,
+    RETRY,
+    default_rewards,
+    evaluate_policy,
+    evaluate_rollouts,
+)
 from faithful_search.measure.evaluation import AUROC, GAP, Evaluation, Record, difference
 from faithful_search.measure.probes import (
     BLANK_TURNS,
@@ -29,15 +36,8 @@ from faithful_search.measure.probes import (
     Blanked,
     blank_engine,
 )
-from faithful_search.measure.report import table_rows
+from faithful_search.measure.report import evaluation_rows
 from faithful_search.measure.stats import pooled_estimate
-from faithful_search.measure.suite import (
-    NO,
-    RETRY,
-    default_rewards,
-    evaluate_policy,
-    evaluate_rollouts,
-)
 from faithful_search.measure.verdicts import (
     BINS,
     POOLED_VERDICTS,
@@ -421,7 +421,7 @@ def test_paired_differences_survive_a_file(found, tmp_path):
     record = Record(**run, steps=1, history=[], before=before, after=after)
     metrics = record.metrics()
     assert names <= metrics["differences"].keys() & metrics["before"]["rows"].keys()
-    cells = {row[0]: row for row in table_rows(before, after, ("before", "after"))}
+    cells = {row[0]: row for row in evaluation_rows(before, after, ("before", "after"))}
     assert names <= cells.keys()
     assert cells[GAP][4].startswith("+0.700 [")
     assert cells[GAP][4].endswith("*")

@@ -16,7 +16,7 @@ from recipe_runs import call, parse, recipe_module
 
 from faithful_search.bundled import tiny_policy
 from faithful_search.errors import ConfigError
-from faithful_search.measure import suite
+from faithful_search.measure import evaluating
 from faithful_search.measure.evaluation import Evaluation
 from faithful_search.measure.writing import write_metrics
 from faithful_search.rollout import Engine
@@ -47,7 +47,7 @@ def test_one_that_was_interrupted_goes_on_when_it_is_told_to(tmp_path, monkeypat
     )  # of an earlier evaluation, which this one takes the place of if told to
     with pytest.raises(ConfigError, match=r"holds an evaluation; --overwrite"):
         call("evaluate", *flags)
-    episodes = suite.run_episodes
+    episodes = evaluating.run_episodes
 
     def interrupted(agent, tasks, what, file):
         if what == "blanked":
@@ -55,7 +55,7 @@ def test_one_that_was_interrupted_goes_on_when_it_is_told_to(tmp_path, monkeypat
         return episodes(agent, tasks, what, file)
 
     with monkeypatch.context() as broken:
-        broken.setattr(suite, "run_episodes", interrupted)
+        broken.setattr(evaluating, "run_episodes", interrupted)
         with pytest.raises(KeyboardInterrupt):
             call("evaluate", *flags, "--overwrite=true")
     rollouts = out / "unfinished" / "policy" / "evaluating.jsonl"

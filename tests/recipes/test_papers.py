@@ -18,8 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from faithful_search.bundled import tiny_policy
 from faithful_search.errors import ConfigError
 from faithful_search.judges import GroundingJudge
+from faithful_search.measure.evaluating import default_rewards, evaluate_rollouts
 from faithful_search.measure.evaluation import MERGED, Evaluation
-from faithful_search.measure.suite import default_rewards, evaluate_rollouts
 from faithful_search.recipes import pokee, pou, ppo, self_eval, veritas
 from faithful_search.rewards import Mix, Warmup
 from faithful_search.tasks import load_tasks

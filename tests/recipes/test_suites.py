@@ -8,7 +8,7 @@ from recipe_runs import call
 
 from faithful_search.bundled import tiny_policy
 from faithful_search.errors import ConfigError
-from faithful_search.measure import suite as measuring
+from faithful_search.measure import evaluating as measuring
 
 SMALL = ("--threads=1", "--controls=0", "--turn_tokens=64", "--turns=2", "--limit=2")
 TWO_SETS = """

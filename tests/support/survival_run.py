@@ -29,7 +29,7 @@ PLACES: dict[str, tuple[Any, str]] = {
     "checkpoint": (Trainer, "_save_checkpoint"),
     "random": (Trainer, "_save_rng_state"),
     "file": (torch, "save"),
-    "evaluation": (runs, "run_suite"),
+    "evaluation": (runs, "run_conditions"),
     "scoring": (runs, "evaluate_rollouts"),
 }
 

@@ -18,7 +18,7 @@ from faithful_search.measure.ledger import lock
 from faithful_search.recipes import evaluate, pou
 from faithful_search.recipes.running import TrainingRecipe
 from faithful_search.training.arguments import PokeeConfig, SearchGRPOConfig, SearchSFTConfig
-from faithful_search.training.outline import settings_of
+from faithful_search.training.outline import settings_in
 from faithful_search.training.refusing import GRPO, MODEL, check_early, checked, read_config
 from faithful_search.training.run_folder import LOCK
 
@@ -183,18 +183,18 @@ def test_a_dry_run_replaces_what_is_not_there(tmp_path):
 )
 def test_settings_read_from_source_are_those_of_the_class(kind):
     place = "trl.ModelConfig" if kind is ModelConfig else f"{kind.__module__}.{kind.__name__}"
-    assert {*settings_of(place)} == {field.name for field in fields(kind)}
+    assert {*settings_in(place)} == {field.name for field in fields(kind)}
 
 
 def test_what_settings_say_is_read_as_well():
-    found = settings_of("faithful_search.training.arguments.SearchGRPOConfig")
+    found = settings_in("faithful_search.training.arguments.SearchGRPOConfig")
     assert found["llds"].help.startswith("Weight of the likelihood")
     assert found["learning_rate"].help.startswith("The initial learning rate")
 
 
 def test_a_class_that_is_not_there_is_named():
     with pytest.raises(ConfigError, match="has no class Nothing"):
-        settings_of("faithful_search.training.arguments.Nothing")
+        settings_in("faithful_search.training.arguments.Nothing")
 
 
 OWN = {"sft": "--habits", "reward_model": "--head"}

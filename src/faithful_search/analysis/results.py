@@ -56,7 +56,7 @@ def leave(
         merged_card(out, out / MERGED)
     if record.before and record.after:
         print("", *report.changes(record.before, record.after), sep="\n")
-        print(f"\n{report.table(record.before, record.after, ('before', 'after'))}")
+        print(f"\n{report.evaluation_table(record.before, record.after, ('before', 'after'))}")
     # after the numbers: what cannot be drawn must not keep them from being written
     for name, draw in figures.items():
         draw(record.history, out / name)

@@ -107,45 +107,66 @@ def own_list(text: str, names_source: Callable[[str], bool]) -> OwnList:
     if not may_have_list(text):
         return OwnList()
     entries: list[Entry] = []
-    section: list[Entry] = []  # the entries of a section so far, where a heading opened one
-    heading_start = -1  # where that heading begins, and -1 outside a section
-    gap = False  # whether a blank line stands before this one
+    section: list[Entry] | None = None  # the entries so far, where a heading opened a section
+    section_start = 0  # where that heading begins
+    after_blank = False  # whether a blank line stands before this one
     for match in _LINE.finditer(text):
         start, end = match.span()
         line = match[0].rstrip("\n")
         if not line.strip():
-            gap = True
+            after_blank = True
             continue
-        if heading_start >= 0 and not _HEADING.fullmatch(line):
-            entry = _entry(line, start, end, names_source)
-            goes_on = section and not gap and not section[-1].addressed and line[0] in " \t"
-            if entry is not None and not (goes_on and not entry.key):
-                section.append(entry)
-                gap = False
-                continue
-            if section and not gap and not line.startswith("#"):
-                section[-1] = _continued(section[-1], line, end)
-                continue
-        if heading_start >= 0:
-            entries += _checked(section, text, heading_start, names_source)
-            section, heading_start = [], -1
         heading = _HEADING.fullmatch(line)
+        if section is not None:
+            if heading is None:
+                entry = _entry(line, start, end, names_source)
+                if _joins(section, line, end, entry, after_blank):
+                    after_blank = False
+                    continue
+            entries += _checked(section, text, section_start, names_source)
+            section = None
+        after_blank = False
         after_heading = heading["rest"].strip() if heading else ""
         if heading and (not after_heading or heading["colon"]):
-            heading_start = start
+            section_start = start
             section = list(_inline(after_heading, start + heading.start("rest"), names_source))
-        elif (defined := _defined(line, start, end)) is not None:
+            continue
+        defined = _defined(line, start, end)
+        if defined is not None:
             entries.append(defined)
-        gap = False
-    if heading_start >= 0:
-        entries += _checked(section, text, heading_start, names_source)
+    if section is not None:
+        entries += _checked(section, text, section_start, names_source)
     return OwnList(tuple(entries or _trailing(text))[:MOST_ENTRIES])
+
+
+def _joins(
+    section: list[Entry], line: str, end: int, entry: Entry | None, after_blank: bool
+) -> bool:
+    """Add a line to a section, as an entry or as the rest of the last one. Returns whether it is
+    either.
+
+    Args:
+        end: where the line ends in the text.
+        entry: the line as an entry, where it looks like one.
+        after_blank: a blank line stands before it.
+    """
+    is_next = bool(section) and not after_blank
+    is_indented_rest = is_next and not section[-1].addressed and line[0] in " \t"
+    if entry is not None and (entry.key or not is_indented_rest):
+        section.append(entry)
+        return True
+    if is_next and not line.startswith("#"):
+        section[-1] = _continued(section[-1], line, end)
+        return True
+    return False
 
 
 def _entry(
     line: str, start: int, end: int, names_source: Callable[[str], bool], listed: bool = True
 ) -> Entry | None:
-    """The entry that this line is; `None` for a line that is none."""
+    """The entry that this line is; `None` for a line that is none. `listed`: an item of a list is
+    one.
+    """
     match = _ENTRY.fullmatch(line)
     if match is None:
         return None
@@ -158,7 +179,8 @@ def _entry(
             key = label  # [1](https://…): the number is the link's text
     if _NOT_IN_KEY.search(key):
         key = ""
-    if address is None and not key and not (match["bullet"] and listed) and not names_source(line):
+    is_item = bool(key) or (listed and bool(match["bullet"]))
+    if address is None and not is_item and not names_source(line):
         return None
     target = _target(address) if address else named.strip(" \t*_")
     return Entry(key_of(key), target, (start, end), address is not None)
@@ -197,8 +219,11 @@ def _checked(
     if not section or not any(map(str.isalnum, before[:2_000])):
         return []
     are_sources = any(entry.addressed or names_source(entry.target) for entry in section)
-    marks = [(f"[{entry.key}]", f"[^{entry.key}]") for entry in section if entry.key]
-    if not are_sources and not any(mark in before for pair in marks for mark in pair):
+    marks: list[str] = []
+    for entry in section:
+        if entry.key:
+            marks += [f"[{entry.key}]", f"[^{entry.key}]"]
+    if not are_sources and not any(mark in before for mark in marks):
         return []
     first = section[0]._replace(span=(heading_start, section[0].span[1]))
     return [first, *section[1:]]

@@ -14,8 +14,13 @@ from .lists import LINK, RAISED, WORDS, key_of
 
 
 class Mark(NamedTuple):
-    """One mark: what it names (nothing: it is markup without a source of its own), and the words in
-    it that are the sentence's.
+    """One mark.
+
+    Attributes:
+        span: where it stands.
+        targets: what it names; empty for markup without a source of its own.
+        how: the form in which it names it.
+        kept: the words in it that are the sentence's, if there are some.
     """
 
     span: Span
@@ -135,14 +140,19 @@ MOST = 10_000  # marks that are read of one text
 
 def marks_of(text: str, known: Known) -> list[Mark]:
     """The marks of a text in order. Linear in its length; never raises."""
-    found: list[Mark] = []
+    all_marks: list[Mark] = []
     at = 0
-    while len(found) < MOST and (match := _ANY.search(text, at)):
+    while len(all_marks) < MOST:
+        match = _ANY.search(text, at)
+        if match is None:
+            break
         marks = _READERS[match.lastgroup or ""](match, known)
-        found += marks or ()
-        # what is no mark may hold one
-        at = match.start() + 1 if marks is None else match.end()
-    return found
+        if marks is None:  # what is no mark may hold one
+            at = match.start() + 1
+        else:
+            all_marks += marks
+            at = match.end()
+    return all_marks
 
 
 def may_have_marks(text: str) -> bool:
@@ -175,7 +185,12 @@ def numbers_of(text: str) -> list[str]:
     return [*numbers, *map(key_of, _NUMBER.findall(text[end:]))]
 
 
+# Each reader takes a match of one form. It returns the marks that this is, none for text in which
+# marks do not count (code, formulas), and `None` where the match is no mark.
+
+
 def _before(match: re.Match[str]) -> str:
+    """The characters in front of a match."""
     return match.string[max(0, match.start() - 40) : match.start()]
 
 
@@ -189,45 +204,60 @@ def _formula(match: re.Match[str], known: Known) -> list[Mark] | None:
 
 
 def _artefact(match: re.Match[str], known: Known) -> list[Mark]:
-    inner = match[0].strip("\ue200\ue201").split("\ue202")
-    targets = [target for part in inner for target in re.findall(_TURN, part)]
-    targets += [part for part in inner[1:] if is_address(part)]
+    name, *parts = match[0].strip("\ue200\ue201").split("\ue202")
+    targets = re.findall(_TURN, name)
+    for part in parts:
+        targets += re.findall(_TURN, part)
+    targets += [part for part in parts if is_address(part)]
     return [Mark(match.span(), tuple(dict.fromkeys(targets)), "cursor")]
 
 
 def _link(match: re.Match[str], known: Known) -> list[Mark] | None:
-    label, url = match["label"].strip(" []\\^"), match["url"]
+    label = match["label"].strip(" []\\^")
+    url = match["url"]
     if not is_address(url):
-        numbers = _cited_numbers(label, known)
-        return [Mark(match.span(), tuple(numbers), "number")] if numbers else None
+        return _numbered(match, label, "number", known)
     if match[0].startswith("!"):
         return [Mark(match.span())]  # a picture, which cites nothing
-    names_site = "." in label and page_of(url).startswith(page_of(label))
-    says_nothing = bool(_LIST.fullmatch(label) or _SAYS_NOTHING.fullmatch(label))
-    is_silent = names_site or says_nothing or is_address(label)
-    return [Mark(match.span(), (url,), "link", None if is_silent else match.span("label"))]
+    words = None if _only_names(label, url) else match.span("label")
+    return [Mark(match.span(), (url,), "link", words)]
+
+
+def _only_names(label: str, url: str) -> bool:
+    """Whether a link's label is no words of the sentence: a number, "source", or the site's name."""
+    if "." in label and page_of(url).startswith(page_of(label)):
+        return True
+    if _LIST.fullmatch(label) or _SAYS_NOTHING.fullmatch(label):
+        return True
+    return is_address(label)
+
+
+def _numbered(match: re.Match[str], text: str, form: str, known: Known) -> list[Mark] | None:
+    """The mark that cites the numbers in a list of them; `None` where they are no sources'."""
+    numbers = _cited_numbers(text, known)
+    return [Mark(match.span(), tuple(numbers), form)] if numbers else None
 
 
 def _tex(match: re.Match[str], known: Known) -> list[Mark] | None:
     if match["keys"]:
         keys = tuple(key.strip() for key in match["keys"].split(","))
         return [Mark(match.span(), keys, "ref")]
-    numbers = _cited_numbers(match["dollar"] or match["script"], known)
-    return [Mark(match.span(), tuple(numbers), "raised")] if numbers else None
+    return _numbered(match, match["dollar"] or match["script"], "raised", known)
 
 
 def _bracket(match: re.Match[str], known: Known) -> list[Mark] | None:
     named = _names(match["inner"].strip(" \\\t\u3000"), known, square=True)
     if named is None:
         return None
-    targets, how = named
-    before, after = _before(match), match.string[match.end() : match.end() + 1]
+    targets, form = named
+    before = _before(match)
+    after = match.string[match.end() : match.end() + 1]
     is_argument = before.endswith("(") and before[-2:-1].isalnum() and after == ")"  # f([1])
-    if how == "number" and (is_argument or _VALUE.search(before)):
+    if form == "number" and (is_argument or _VALUE.search(before)):
         return None
-    if how in ("number", "footnote", "id") and known.is_content(match[0], before):
+    if form in ("number", "footnote", "id") and known.is_content(match[0], before):
         return None
-    return [Mark(match.span(), tuple(targets), how)]
+    return [Mark(match.span(), tuple(targets), form)]
 
 
 def _raised(match: re.Match[str], known: Known) -> list[Mark] | None:
@@ -246,25 +276,33 @@ def _raised(match: re.Match[str], known: Known) -> list[Mark] | None:
 def _element(match: re.Match[str], known: Known) -> list[Mark] | None:
     if not match["tag"]:
         return [Mark(match.span())]  # a closing tag
-    attributes, within = match["attributes"], match["within"]
-    values = [next(filter(None, groups), "") for groups in _ATTRIBUTE.findall(attributes)]
+    within = match["within"]
+    targets = _attribute_targets(match["attributes"])
+    named_within = _names(within.strip(" []"), known, square=True) if within else None
+    if named_within is not None:
+        if not targets:
+            targets, _ = named_within
+    elif match["tag"].lower() == "a" and not any(map(is_address, targets)):
+        targets = []  # a place on the same page
+    words = None
+    if within and within.strip() and named_within is None:
+        words = match.span("within")
+    return [Mark(match.span(), tuple(targets), "tag", words)]
+
+
+def _attribute_targets(attributes: str) -> list[str]:
+    """What the attributes of an element name."""
     targets: list[str] = []
-    for value in values:
+    values = _ATTRIBUTE.findall(attributes)
+    for groups in values:  # one of them for each kind of quotes
+        value = "".join(groups)
         targets += [value] if is_address(value) else _BREAK.split(value.strip())
     bare = attributes.strip(" :=/\"'")
     if not values and _LIST.fullmatch(bare):
         targets = numbers_of(bare)
+    # "3-12", as Claude writes it, is sentence 12 of source 3
     targets = [re.sub(r"\A(\d{1,4})-\d{1,4}\Z", r"\1", target) for target in targets]
-    targets = [target for target in targets if target and not target.startswith("#")]
-    inner = _names(within.strip(" []"), known, square=True) if within else None
-    if not targets and inner:
-        targets = inner[0]
-    if match["tag"].lower() == "a" and not any(map(is_address, targets)) and not inner:
-        targets = []
-    if within is None:
-        return [Mark(match.span(), tuple(targets), "tag")]
-    is_silent = inner is not None or not within.strip()
-    return [Mark(match.span(), tuple(targets), "tag", None if is_silent else match.span("within"))]
+    return [target for target in targets if target and not target.startswith("#")]
 
 
 def _address(match: re.Match[str], known: Known) -> list[Mark]:
@@ -277,9 +315,12 @@ def _address(match: re.Match[str], known: Known) -> list[Mark]:
 
 def _parenthesis(match: re.Match[str], known: Known) -> list[Mark] | None:
     named = _names(match["aside"].strip(), known, square=False)
-    if named is None or (named[1] == "id" and known.is_content(match[0], _before(match))):
+    if named is None:
         return None
-    return [Mark(match.span(), tuple(named[0]), named[1])]
+    targets, form = named
+    if form == "id" and known.is_content(match[0], _before(match)):
+        return None
+    return [Mark(match.span(), tuple(targets), form)]
 
 
 def _word(match: re.Match[str], known: Known) -> list[Mark] | None:
@@ -300,15 +341,17 @@ def _names(inner: str, known: Known, square: bool) -> tuple[list[str], str] | No
 
     In round brackets a number alone is none, nor an id that is only made like one of ours.
     """
-    if square and inner.startswith("^"):
-        notes = [_FOOTNOTE.fullmatch(part) for part in _BREAK.split(inner)]
-        return ([note[1] for note in notes if note], "footnote") if all(notes) else None
-    if square and ("†" in inner or inner.startswith("turn") or ":" in inner):
-        cursors = [_CURSOR.fullmatch(part) for part in _BREAK.split(inner)]
-        if all(cursors) and ("†" in inner or inner.startswith("turn")):
-            return [cursor[1] for cursor in cursors if cursor], "cursor"
-    if square and (numbers := _cited_numbers(inner, known)):
-        return numbers, "number"
+    if square:
+        if inner.startswith("^"):
+            notes = _first_groups(_FOOTNOTE, inner)
+            return (notes, "footnote") if notes else None
+        if "†" in inner or inner.startswith("turn"):
+            cursors = _first_groups(_CURSOR, inner)
+            if cursors:
+                return cursors, "cursor"
+        numbers = _cited_numbers(inner, known)
+        if numbers:
+            return numbers, "number"
     parts = [part for part in re.split(r"[\s,;、，；|]+", inner) if part]
     if all(map(is_address, parts)):
         return (parts, "address") if square else None  # round brackets are no part of an address
@@ -319,7 +362,8 @@ def _names(inner: str, known: Known, square: bool) -> tuple[list[str], str] | No
     if worded is None:
         return _authors(inner, known)
     after_word = worded["rest"]
-    if numbers := _cited_numbers(after_word, known):
+    numbers = _cited_numbers(after_word, known)
+    if numbers:
         return numbers, "number"
     ids = [part.strip(" ^[]") for part in _BREAK.split(after_word)]
     if all(known.is_id(part, strict=True) for part in ids):
@@ -329,6 +373,17 @@ def _names(inner: str, known: Known, square: bool) -> tuple[list[str], str] | No
             return ids, "ref"
         return [after_word.strip()], "ref"  # a title, which may hold commas
     return _authors(inner, known)
+
+
+def _first_groups(form: re.Pattern[str], inner: str) -> list[str]:
+    """The first group of each part of a list; empty where a part is not of the form."""
+    groups: list[str] = []
+    for part in _BREAK.split(inner):
+        match = form.fullmatch(part)
+        if match is None:
+            return []
+        groups.append(match[1])
+    return groups
 
 
 def _authors(inner: str, known: Known) -> tuple[list[str], str] | None:
@@ -346,7 +401,8 @@ def _authors(inner: str, known: Known) -> tuple[list[str], str] | None:
 
 def _cited_numbers(text: str, known: Known) -> list[str]:
     """The numbers in a list of them, none where one of them cannot be a source's."""
-    if located := _LOCATED.fullmatch(text):
+    located = _LOCATED.fullmatch(text)
+    if located is not None:  # with a page or a line in the source
         text = located[1]
     if not _LIST.fullmatch(text):
         return []

@@ -113,20 +113,32 @@ class Reading:
         places where the sentences start.
         """
         start, end = citation.span
-        text = self.text
-        if not starts or citation.how == "list" or (end == 0 and citation.how == "api"):
+        has_no_place = citation.how == "list" or (citation.how == "api" and end == 0)
+        if has_no_place or not starts:
             return ()
-        start += len(_BLANKS.match(text, start, end)[0])  # type: ignore[index]
-        plain_start, plain_end = self._place(start), self._place(end)
+        start = self._after_blanks(start, end)
+        plain_start = self._place(start)
+        plain_end = self._place(end)
         if plain_start < plain_end:
-            first, last = _last_at(starts, plain_start), _last_at(starts, plain_end - 1)
+            first = _last_at(starts, plain_start)
+            last = _last_at(starts, plain_end - 1)
             return range(first, last + 1)
-        before = text[max(0, start - _BACK) : start]
-        leads = _LINE_START.search(before) or (self._marks_lead and _ENDED.search(before))
-        if leads and not _LINE_END.match(text, end):
-            after_blanks = _BLANKS.match(text, end).end()  # type: ignore[union-attr]
-            return [_last_at(starts, self._place(after_blanks))]
+        if self._leads(start) and not _LINE_END.match(self.text, end):
+            next_words = self._after_blanks(end, len(self.text))
+            return [_last_at(starts, self._place(next_words))]
         return [_last_at(starts, plain_start - 1)]
+
+    def _after_blanks(self, start: int, end: int) -> int:
+        """The first place in this stretch of the text that holds no blank; `end` where none is."""
+        blanks = _BLANKS.match(self.text, start, end)
+        return start if blanks is None else blanks.end()
+
+    def _leads(self, start: int) -> bool:
+        """Whether a mark that starts here may stand in front of the sentence that it belongs to."""
+        before = self.text[max(0, start - _BACK) : start]
+        if _LINE_START.search(before):
+            return True
+        return self._marks_lead and _ENDED.search(before) is not None
 
     @cached_property
     def _marks_lead(self) -> bool:
@@ -174,8 +186,11 @@ def read(text: str, returned: Returned, sent: tuple[Citation, ...] = ()) -> Read
     plain = _taken_out(text, cuts) if cuts else text
     if cuts and not any(map(str.isalnum, plain)):
         return Reading(text, text, returned, sent)
-    cited = [Citation(mark.span, target, mark.how) for mark in marks for target in mark.targets]
-    cited += [Citation(entry.span, entry.target, "list") for entry in listed.entries]
+    cited: list[Citation] = []
+    for mark in marks:
+        cited += [Citation(mark.span, target, mark.how) for target in mark.targets]
+    for entry in listed.entries:
+        cited.append(Citation(entry.span, entry.target, "list"))
     return Reading(
         text=text,
         plain=plain,
@@ -198,6 +213,7 @@ def _without_list(text: str, listed: OwnList) -> str:
 
 
 def _taken_out(text: str, cuts: Sequence[Cut]) -> str:
+    """The text after these cuts, which come in its order."""
     parts = []
     at = 0
     for cut in cuts:
@@ -208,43 +224,49 @@ def _taken_out(text: str, cuts: Sequence[Cut]) -> str:
 
 def _cuts(text: str, marks: Sequence[Mark]) -> list[Cut]:
     """What is taken out: marks, what separates them, parentheses and words around them alone."""
+    runs: list[list[Mark]] = []  # marks that follow one another
+    for mark in marks:
+        if runs and _BETWEEN.fullmatch(text, runs[-1][-1].span[1], mark.span[0]):
+            runs[-1].append(mark)
+        else:
+            runs.append([mark])
     cuts: list[Cut] = []
-    at = 0
-    while at < len(marks):
-        end = at + 1
-        while end < len(marks) and _BETWEEN.fullmatch(
-            text, marks[end - 1].span[1], marks[end].span[0]
-        ):
-            end += 1
-        cuts += _cuts_of_run(text, marks[at:end])
-        at = end
+    for run in runs:
+        cuts += _cuts_of_run(text, run)
     return cuts
 
 
 def _cuts_of_run(text: str, run: Sequence[Mark]) -> list[Cut]:
     """What is taken out for marks that follow one another."""
-    start, end = run[0].span[0], run[-1].span[1]
-    before = text[max(0, start - _BACK) : start]
-    opens, closes = _OPENS.search(before), _CLOSES.match(text, end)
+    start = run[0].span[0]
+    end = run[-1].span[1]
+    before_start = max(0, start - _BACK)
+    before = text[before_start:start]
+    opens = _OPENS.search(before)
+    closes = _CLOSES.match(text, end)
     if opens and closes:
-        return [_tidied(text, start - len(before) + opens.start(), closes.end())]
-    ends = _ENDS.match(text, end)
-    introduced = _INTRODUCES.search(before) or (ends and _REFERS.search(before))
+        return [_tidied(text, before_start + opens.start(), closes.end())]
+    ends_sentence = _ENDS.match(text, end) is not None
+    introduction = _INTRODUCES.search(before)
+    if introduction is None and ends_sentence:
+        introduction = _REFERS.search(before)
     # links that are a sentence of their own name sources; others are words of their sentence
-    if introduced or (ends and _ENDED.search(before)):
-        start -= len(before) - introduced.start() if introduced else 0
+    if introduction is not None:
+        return [_tidied(text, before_start + introduction.start(), end)]
+    if ends_sentence and _ENDED.search(before):
         return [_tidied(text, start, end)]
     cuts: list[Cut] = []
     silent: list[Mark] = []  # marks in a row that leave nothing
-    for mark in (*run, None):
-        if mark is not None and mark.kept is None:
+    for mark in run:
+        if mark.kept is None:
             silent.append(mark)
             continue
         if silent:
             cuts.append(_tidied(text, silent[0].span[0], silent[-1].span[1]))
             silent = []
-        if mark is not None and mark.kept is not None:
-            cuts += [Cut(mark.span[0], mark.kept[0]), Cut(mark.kept[1], mark.span[1])]
+        cuts += [Cut(mark.span[0], mark.kept[0]), Cut(mark.kept[1], mark.span[1])]
+    if silent:
+        cuts.append(_tidied(text, silent[0].span[0], silent[-1].span[1]))
     return cuts
 
 

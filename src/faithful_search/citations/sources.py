@@ -240,17 +240,18 @@ class Returned:
 
     def _at_turn(self, key: str) -> list[Passage]:
         """The passage that `turn0search1` or `4:0` names, alone; see `_TURN` and `_IN_RESPONSE`."""
-        if turn := _TURN.fullmatch(key):
-            steps_with_passages = [passages for passages in self._by_step.values() if passages]
-            number = int(turn[1])
-            place = int(turn[2])
-            passages = steps_with_passages[number] if number < len(steps_with_passages) else []
-        elif response := _IN_RESPONSE.fullmatch(key):
+        response = _IN_RESPONSE.fullmatch(key)
+        if response is not None:
             place = int(response[1])
-            passages = self.passages
-        else:
+            return self.passages[place : place + 1]
+        turn = _TURN.fullmatch(key)
+        if turn is None:
             return []
-        return passages[place : place + 1]
+        number, place = int(turn[1]), int(turn[2])
+        steps_with_passages = [passages for passages in self._by_step.values() if passages]
+        if number >= len(steps_with_passages):
+            return []
+        return steps_with_passages[number][place : place + 1]
 
     def _by_title(self, text: str) -> list[Passage]:
         """The passages whose title or site the text is, or the longest title that it holds."""

@@ -160,10 +160,10 @@ def _wrong_answer(
 ) -> str:
     """The answer of a spoiled episode, which has made these calls."""
     gold = episode.answers[0]
-    shown: list[str] = []
+    texts: list[str] = []
     for step in calls:
-        shown += [f"{passage.title}\n{passage.text}" for passage in step.evidence]
-    in_evidence = sorted({*names.find(" ".join(shown))} - {gold})
+        texts += [f"{passage.title}\n{passage.text}" for passage in step.evidence]
+    in_evidence = sorted({*names.find(" ".join(texts))} - {gold})
     in_question = sorted({*names.find(episode.question or "")} - {gold})
     near = in_question if mistake == "lost" else in_evidence
     all_names = sorted(names.names)

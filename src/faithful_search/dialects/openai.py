@@ -17,7 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ..evidence import REPORTING, failure_of, is_marked_failed
-from ..formats.blocks import as_json, first, parts
+from ..formats.base import first
+from ..formats.blocks import as_json, parts
 from ..trajectory import Evidence, Span
 from .passages import headed, label_of, read_json, read_printed, read_snippets, text_of
 from .tool_calls import BARE, MARKS, ToolCalls

@@ -21,7 +21,15 @@ from .chat import TAGLIKE
 from .messages import is_chat
 
 __all__ = [
-    *("Chat", "Content", "Format", "content", "decode", "formats", "group", "of_text", "read"),
+    "Chat",
+    "Content",
+    "Format",
+    "content",
+    "decode",
+    "formats",
+    "group",
+    "of_text",
+    "read",
     "refusal",
 ]
 _TAGS = re.compile(r"</[A-Za-z_]{2,30}>|<\|[a-z_]{2,40}\|>")
@@ -29,19 +37,26 @@ _STEP = frozenset(Step.__struct_fields__)
 
 
 class Content(NamedTuple):
-    """What an agent wrote, as a row holds it, and where in the row it stood."""
+    """What an agent wrote, as a row holds it.
+
+    Attributes:
+        value: what it wrote.
+        place: where in the row it stood: a column's name, or what a person calls such a record.
+    """
 
     value: Trajectory | Chat | str
-    place: str  # a column's name, or what a person calls such a record
+    place: str
 
 
 @lru_cache(maxsize=1)
 def formats() -> dict[str, Format]:
     """All formats by name; those of ordinary columns last."""
-    files = sorted(info.name for info in pkgutil.iter_modules(__path__))
-    modules = {name: import_module(f".{name}", __name__) for name in files}
-    known = {name: module.FORMAT for name, module in modules.items() if hasattr(module, "FORMAT")}
-    return dict(sorted(known.items(), key=lambda item: item[1].generality))
+    by_name: dict[str, Format] = {}
+    for file_name in sorted(info.name for info in pkgutil.iter_modules(__path__)):
+        module = import_module(f".{file_name}", __name__)
+        if hasattr(module, "FORMAT"):
+            by_name[file_name] = module.FORMAT
+    return dict(sorted(by_name.items(), key=lambda item: item[1].generality))
 
 
 def content(row: Any, column: str | None = None, as_written: bool = False) -> Content:
@@ -66,7 +81,8 @@ def content(row: Any, column: str | None = None, as_written: bool = False) -> Co
         return _in_column(row, column, as_written)
     if _is_ours(row):
         return Content(_stored(row), "")
-    if (chat := read(row)) is not None:
+    chat = read(row)
+    if chat is not None:
         return Content(chat, chat.format or "messages")
     if not isinstance(row, Mapping):
         raise DataError(refusal(row))
@@ -77,9 +93,13 @@ def content(row: Any, column: str | None = None, as_written: bool = False) -> Co
     others = [Content(record, name) for name, record in _records(row, as_written)]
     if len(others) == 1:
         return others[0]
-    tagged = [name for name, value in row.items() if isinstance(value, str) and _TAGS.search(value)]
+    tagged = [
+        Content(value, name)
+        for name, value in row.items()
+        if isinstance(value, str) and _TAGS.search(value)
+    ]
     if len(tagged) == 1:
-        return Content(row[tagged[0]], tagged[0])
+        return tagged[0]
     has = ", ".join(map(str, row)) or "nothing"
     otherwise = _nearest(row) or "It is no record of a known format either (docs/dialects.md)"
     raise DataError(f"no column with messages or text; it has: {has}. {otherwise}")
@@ -90,16 +110,21 @@ def _records(row: Mapping[str, Any], as_written: bool) -> Iterator[tuple[str, Tr
     for name, value in row.items():
         if not isinstance(value, str):
             record = _understood(value)
+        elif as_written:
+            continue
         else:
-            record = None if as_written else decode(value) or read(value)
+            record = decode(value) or read(value)
         if record is not None and not isinstance(record, str):
             yield str(name), record
 
 
 def _in_column(row: Any, column: str, as_written: bool) -> Content:
+    """What the agent wrote in the column that was named. Raises `DataError` where it is nothing."""
     value = mapping(row).get(column)
-    if isinstance(value, str) and (chat := read(row)) is not None and column in chat.agents:
-        return Content(chat, column)  # the row says more than the column alone
+    if isinstance(value, str):
+        chat = read(row)
+        if chat is not None and column in chat.agents:
+            return Content(chat, column)  # the row says more than the column alone
     understood = _understood(value, as_written)
     if understood is not None:
         return Content(_with_prompt(understood, column, mapping(row)), column)
@@ -171,7 +196,9 @@ def _stored(row: Mapping[str, Any]) -> Trajectory:
 def _without_none(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _without_none(item) for name, item in value.items() if item is not None}
-    return [_without_none(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_without_none(item) for item in value]
+    return value
 
 
 def read(value: Any) -> Chat | None:
@@ -192,7 +219,8 @@ def read(value: Any) -> Chat | None:
     for each in formats().values():
         if each.generality and stated:
             continue
-        if (chat := _as(each, value)) is not None:
+        chat = _as(each, value)
+        if chat is not None:
             return chat
     # An object with `messages` may have more to say in one of the formats.
     messages: Any = mapping(value).get("messages")
@@ -242,7 +270,8 @@ def group(value: Any) -> str | None:
     if states_an_episode(value):
         return None
     for name, each in formats().items():
-        if (key := each.group(value)) is not None:
+        key = each.group(value)
+        if key is not None:
             return f"{name} {key}"
     return None
 
@@ -250,32 +279,34 @@ def group(value: Any) -> str | None:
 def refusal(value: Any) -> str:
     """What a value that no format reads looks like, and what to do."""
     items = value if isinstance(value, list | tuple) else [value]
-    silent = [number for number, item in enumerate(items) if not is_chat([item])]
-    if 0 < len(silent) < len(items):  # the others are messages
-        return f"message {silent[0]} is not a mapping with a role: {str(items[silent[0]])[:80]!r}"
+    no_messages = [number for number, item in enumerate(items) if not is_chat([item])]
+    if 0 < len(no_messages) < len(items):  # the others are messages
+        number = no_messages[0]
+        return f"message {number} is not a mapping with a role: {str(items[number])[:80]!r}"
     fields: Mapping[str, Any] = next((item for item in items if isinstance(item, Mapping)), {})
-    if (nearest := _nearest(fields)) is not None:
+    nearest = _nearest(fields)
+    if nearest is not None:
         return nearest
     if not fields:
-        found = f"found {type(value).__name__}: {str(value)[:80]!r}"
-        return f"expected an object, a text or a list of chat messages, {found}"
+        return (
+            "expected an object, a text or a list of chat messages, found "
+            f"{type(value).__name__}: {str(value)[:80]!r}"
+        )
     has = ", ".join(map(str, list(fields)[:8]))
     return f"an object with {has} is no record of a known format (docs/dialects.md lists them)"
 
 
 def _nearest(fields: Mapping[str, Any]) -> str | None:
     """Which format's record this resembles, or what lies in one of its columns."""
-    objects: list[tuple[str, Mapping[str, Any]]] = [("", fields)]
+    objects: list[tuple[str, Mapping[str, Any]]] = [("it ", fields)]
     for name, value in fields.items():
         inner = value[0] if isinstance(value, list) and value else value
         if isinstance(inner, Mapping):
             objects.append((f"what is in {name!r} ", inner))
     for place, record in objects:
         best = max(formats().values(), key=lambda each: len(each.marks & record.keys()))
-        if shared := best.marks & record.keys():
+        shared = best.marks & record.keys()
+        if shared:
             has = ", ".join(sorted(shared))
-            subject = place or "it "
-            return (
-                f"{subject}looks like {best.what} (it has {has}), but cannot be read: {best.needs}"
-            )
+            return f"{place}looks like {best.what} (it has {has}), but cannot be read: {best.needs}"
     return None

@@ -1,6 +1,6 @@
 """What a format is: one way in which a program stores what an agent did."""
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,6 +78,15 @@ def mapping(value: Any, *names: str) -> Mapping[str, Any]:
         # `dict` first: asking the abstract class takes five times as long
         value = value.get(name) if isinstance(value, (dict, Mapping)) else None
     return value if isinstance(value, (dict, Mapping)) else {}
+
+
+def first(fields: Mapping[str, Any], names: Iterable[str]) -> Any:
+    """The first of these fields that holds something; `None` where none does."""
+    for name in names:
+        value = fields.get(name)
+        if value is not None:
+            return value
+    return None
 
 
 def reread(value: Any) -> Chat | None:

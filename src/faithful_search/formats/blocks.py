@@ -6,11 +6,11 @@ part of kind "unread".
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..trajectory import Citation
-from .base import mapping
+from .base import first, mapping
 from .cited import sent_with
 
 _TEXT = frozenset(
@@ -23,16 +23,18 @@ _WEB_SEARCH = "web_search_call"  # of OpenAI's server
 _RESULT = frozenset(("tool_result", "toolResult", "tool-result"))
 _AI_SDK_TOOL = ("tool-", "dynamic-tool")  # parts of a page's messages: a call with its result
 _RESULT_ENDS = ("_tool_result", "_output", "_call_response", "_call_result")
-_GEMINI = dict.fromkeys(
-    ("functionCall", "function_call", "executableCode", "executable_code"), "call"
+# Parts of Gemini's API, and of Bedrock's Converse, have no type: a field says what they are.
+_GEMINI_CALLS = ("functionCall", "function_call", "executableCode", "executable_code")
+_GEMINI_RESULTS = (
+    "functionResponse",
+    "function_response",
+    "codeExecutionResult",
+    "code_execution_result",
 )
-_GEMINI |= dict.fromkeys(("functionResponse", "function_response"), "result")
-_GEMINI |= dict.fromkeys(("codeExecutionResult", "code_execution_result"), "result")
-# Fields of parts of Bedrock's Converse, which have no types either
+_GEMINI_FILES = ("inlineData", "inline_data", "fileData", "file_data")
 _BEDROCK = frozenset(("toolUse", "toolResult", "reasoningContent", "json"))
-# A part of Gemini's has no type. It is recognised by one of the first fields, or as a text that has
-# no other fields than the second.
-_NAMED = frozenset((*_GEMINI, *_BEDROCK, "inlineData", "inline_data", "fileData", "file_data"))
+_WITHOUT_TYPE = frozenset((*_GEMINI_CALLS, *_GEMINI_RESULTS, *_GEMINI_FILES, *_BEDROCK))
+# All fields that a part without a type may have which is a text
 _BESIDE_TEXT = frozenset(("text", "thought", "thoughtSignature", "thought_signature"))
 _EMPTY = frozenset(("step-start", "step-finish"))  # the AI SDK's marks between steps
 _PASSAGES = frozenset(("search_result", "web_search_result", "web_fetch_result", "document"))
@@ -93,27 +95,34 @@ def call(written: Any) -> dict[str, Any]:
     written, or `None`.
     """
     fields = written if isinstance(written, Mapping) else {}
-    function = fields.get("function")
+    function = fields.get("function")  # in the chat API the call itself, in others a tool's name
     inner = function if isinstance(function, Mapping) else fields
+    kind = str(fields.get("type", ""))
     name = function
     if not isinstance(name, str):
         name = first(inner, ("name", "function_name", "toolName"))
-    kind = str(fields.get("type", ""))
     if not isinstance(name, str):  # a call of the API's own tool, such as web_search_call
-        of_api = kind.endswith("_call") and kind not in ("tool_call", "function_call")
-        name = kind.removesuffix("_call") if of_api else ""
-    arguments = first(inner, _ARGUMENTS)
-    single = kind.startswith("custom_tool") or inner.get("code") is arguments
-    if arguments is not None and (single or isinstance(arguments, list)):
-        arguments = {_ARGUMENT_OF.get(kind, "input"): arguments}
-    if isinstance(arguments, Mapping):  # Arrow has `None` where another row's call has an argument
-        arguments = {key: value for key, value in arguments.items() if value is not None}
+        is_of_api = kind.endswith("_call") and kind not in ("tool_call", "function_call")
+        name = kind.removesuffix("_call") if is_of_api else ""
     identity = first(fields, ("call_id", "tool_call_id", "toolUseId", "toolCallId", "id"))
     return {
         "id": identity if isinstance(identity, str) else "",
         "name": name,
-        "arguments": arguments,
+        "arguments": _arguments(inner, kind),
     }
+
+
+def _arguments(fields: Mapping[str, Any], kind: str) -> Any:
+    """A call's arguments; one that stands alone, without a name, gets one."""
+    arguments = first(fields, _ARGUMENTS)
+    if arguments is None:
+        return None
+    is_single = kind.startswith("custom_tool") or fields.get("code") is arguments
+    if is_single or isinstance(arguments, list):
+        return {_ARGUMENT_OF.get(kind, "input"): arguments}
+    if isinstance(arguments, Mapping):  # Arrow has `None` where another row's call has an argument
+        return {key: value for key, value in arguments.items() if value is not None}
+    return arguments
 
 
 def result(fields: Mapping[str, Any]) -> Iterator[Part]:
@@ -142,13 +151,12 @@ def result(fields: Mapping[str, Any]) -> Iterator[Part]:
             unread += [part for part in inner if part.kind == "unread"]
         elif item is not None:
             pieces.append(item if isinstance(item, str) else as_json(item))
-    if all(isinstance(piece, str) for piece in pieces):
-        text = "".join(pieces)
-    else:
-        text = as_json([{"text": piece} if isinstance(piece, str) else piece for piece in pieces])
+    text = _joined(pieces)
     if failure:
-        text = as_json({"error": text or (failure if isinstance(failure, str) else "failed")})
-    identity, name = first(fields, _ANSWERED), first(fields, _ANSWERED_NAMES)
+        reason = failure if isinstance(failure, str) else "failed"
+        text = as_json({"error": text or reason})
+    identity = first(fields, _ANSWERED)
+    name = first(fields, _ANSWERED_NAMES)
     yield Part(
         kind="result",
         value=text,
@@ -156,6 +164,16 @@ def result(fields: Mapping[str, Any]) -> Iterator[Part]:
         name=name if isinstance(name, str) else "",
     )
     yield from unread
+
+
+def _joined(pieces: Sequence[Any]) -> str:
+    """Texts as one text; as JSON where passages are among them."""
+    if all(isinstance(piece, str) for piece in pieces):
+        return "".join(pieces)
+    objects: list[Any] = []
+    for piece in pieces:
+        objects.append({"text": piece} if isinstance(piece, str) else piece)
+    return as_json(objects)
 
 
 def _failure(fields: Mapping[str, Any]) -> Any:
@@ -167,15 +185,6 @@ def _failure(fields: Mapping[str, Any]) -> Any:
     return failure
 
 
-def first(fields: Mapping[str, Any], names: Iterable[str]) -> Any:
-    """The first of these fields that is there."""
-    for name in names:
-        value = fields.get(name)
-        if value is not None:
-            return value
-    return None
-
-
 def _are_parts(content: Any) -> bool:
     """Whether a content is a list of parts, and not data."""
     return isinstance(content, list | tuple) and bool(content) and all(map(_is_part, content))
@@ -184,15 +193,18 @@ def _are_parts(content: Any) -> bool:
 def _is_part(item: Any) -> bool:
     if not isinstance(item, Mapping):
         return isinstance(item, str)
-    plain_text = isinstance(item.get("text"), str) and item.keys() <= _BESIDE_TEXT
-    return plain_text or isinstance(item.get("type"), str) or bool(item.keys() & _NAMED)
+    if isinstance(item.get("type"), str):
+        return True
+    if isinstance(item.get("text"), str) and item.keys() <= _BESIDE_TEXT:
+        return True
+    return not _WITHOUT_TYPE.isdisjoint(item)
 
 
-def _text_of(content: Any) -> str:
+def _text_of(content: Any, between: str = "") -> str:
     """The text itself, or the texts among the parts of a content, joined."""
     if isinstance(content, str):
         return content
-    return "".join(part.value for part in parts(content) if part.kind == "text")
+    return between.join(part.value for part in parts(content) if part.kind == "text")
 
 
 def _part(fields: Mapping[str, Any]) -> Iterator[Part]:
@@ -219,15 +231,14 @@ def _part(fields: Mapping[str, Any]) -> Iterator[Part]:
 def _text(fields: Mapping[str, Any]) -> Part:
     written = first(fields, ("text", "content", "refusal"))
     if isinstance(written, Mapping):  # in an Assistants thread
-        fields, written = written, written.get("value")
+        fields = written
+        written = fields.get("value")
     text = str(written or "")
     return Part("text", text, citations=sent_with(text, fields))
 
 
 def _thought(content: Any, kind: str) -> Part:
-    text = content
-    if not isinstance(text, str):
-        text = "\n".join(part.value for part in parts(content) if part.kind == "text")
+    text = _text_of(content, between="\n")
     return Part("thought", text) if text else Part("unread", kind)
 
 
@@ -249,13 +260,16 @@ def _ai_sdk_tool(fields: Mapping[str, Any], kind: str) -> Iterator[Part]:
     name = fields.get("toolName") or kind.removeprefix("tool-")
     written = call({"id": identity, "name": name, "arguments": fields.get("input")})
     yield Part("call", written, identity)
-    output, error = fields.get("output"), fields.get("errorText")
+    output = fields.get("output")
+    error = fields.get("errorText")
     if output is not None or error:
         yield from result({"id": identity, "content": output, "error": error})
 
 
 def _bedrock(fields: Mapping[str, Any]) -> Iterator[Part]:
-    tool_use, tool_result = fields.get("toolUse"), fields.get("toolResult")
+    """A part of Bedrock's Converse."""
+    tool_use = fields.get("toolUse")
+    tool_result = fields.get("toolResult")
     reasoning = fields.get("reasoningContent")
     if isinstance(tool_use, Mapping):
         written = call(tool_use)
@@ -276,29 +290,34 @@ def _sources(sources: Any) -> list[dict[str, Any]]:
 
     The server lists them in the call; in any other call they would be words of the agent's.
     """
+    listed = sources if isinstance(sources, list) else [sources]
     passages = []
-    for source in sources if isinstance(sources, list) else [sources]:
+    for source in listed:
         if isinstance(source, Mapping):
-            passages.append(
-                {
-                    "type": "search_result",
-                    "title": source.get("title"),
-                    "url": source.get("url"),
-                    "content": "",
-                }
-            )
+            passage = {
+                "type": "search_result",
+                "title": source.get("title"),
+                "url": source.get("url"),
+                "content": "",
+            }
+            passages.append(passage)
     return passages
 
 
 def _gemini(fields: Mapping[str, Any]) -> Iterator[Part]:
-    name = next((name for name in fields if name in _GEMINI), "")
-    value = fields.get(name)
-    if name and isinstance(value, Mapping):
-        if _GEMINI[name] == "call":
-            written = call({"name": "python", "code": value["code"]} if "code" in value else value)
-            yield Part("call", written, written["id"])
-        else:
-            yield from _gemini_result(value)
+    """A part of Gemini's API."""
+    kind = ""  # the first field that says what the part is
+    for kind in fields:
+        if kind in _GEMINI_CALLS or kind in _GEMINI_RESULTS:
+            break
+    value = fields.get(kind)
+    if kind in _GEMINI_CALLS and isinstance(value, Mapping):
+        if "code" in value:
+            value = {"name": "python", "code": value["code"]}
+        written = call(value)
+        yield Part("call", written, written["id"])
+    elif kind in _GEMINI_RESULTS and isinstance(value, Mapping):
+        yield from _gemini_result(value)
     elif isinstance(fields.get("text"), str):
         yield Part("thought" if fields.get("thought") else "text", fields["text"])
     else:
@@ -306,24 +325,29 @@ def _gemini(fields: Mapping[str, Any]) -> Iterator[Part]:
 
 
 def _gemini_result(fields: Mapping[str, Any]) -> Iterator[Part]:
+    """A result of a function or of code, and what is not read beside it."""
     content = fields.get("response", fields.get("output"))
     if isinstance(content, Mapping) and len(content) == 1:  # the API wraps a text
         [(name, inner)] = content.items()
         if name in ("result", "output", "content"):
             content = inner
     yield from result({"id": fields.get("id"), "name": fields.get("name"), "content": content})
-    yield from (part for part in parts(fields.get("parts")) if part.kind == "unread")
+    for part in parts(fields.get("parts")):
+        if part.kind == "unread":
+            yield part
 
 
 def _passage(fields: Mapping[str, Any]) -> dict[str, str]:
     """A search result or a fetched page as `{"id": …, "title": …, "url": …, "text": …}`."""
-    content, source = fields.get("content"), fields.get("source")
+    content = fields.get("content")
+    source = fields.get("source")
     if isinstance(content, Mapping):  # a page that was fetched
         title = fields.get("title") or content.get("title")
         return _passage({**content, "url": fields.get("url"), "title": title})
     if isinstance(source, Mapping) and source.get("type") == "text":
         content = source.get("data")
-    url = fields.get("url", source if isinstance(source, str) else "")
+    address = source if isinstance(source, str) else ""
+    url = fields.get("url", address)
     passage = {
         "title": str(fields.get("title") or ""),
         "url": str(url or ""),

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from .. import loose_json
 from ..errors import DataError
-from .base import mapping
-from .blocks import first
+from .base import first, mapping
 
 _LONGEST_PYTHON = 20_000  # characters of arguments that are read as Python
 _LONGEST_BLANK = 40  # characters between two parts of a call in Python's form

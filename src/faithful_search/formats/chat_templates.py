@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from .. import loose_json
@@ -142,24 +143,24 @@ def between_turns(text: str) -> Messages:
 class _Head(NamedTuple):
     """A match of `Layout.head`: where it stands, and its groups that matched."""
 
-    span: tuple[int, int]
+    start: int
+    end: int
     groups: dict[str, str]
 
 
 def _messages(text: str, layout: Layout) -> Iterator[dict[str, Any]]:
     """The messages between the heads; empty ones are left out."""
-    heads = [_Head(head.span(), _groups(head)) for head in layout.head.finditer(text)]
+    heads = [_Head(*head.span(), _groups(head)) for head in layout.head.finditer(text)]
     if not heads:
         return
-    yield from _lead(layout, heads[0].groups, text[: heads[0].span[0]])
-    for number, (span, groups) in enumerate(heads):
-        end, next_groups = len(text), {}
-        if number + 1 < len(heads):
-            end, next_groups = heads[number + 1].span[0], heads[number + 1].groups
+    yield from _lead(layout, heads[0].groups, text[: heads[0].start])
+    the_end = _Head(len(text), len(text), {})
+    for head, next_head in pairwise([*heads, the_end]):
+        groups = head.groups
         from_agent = groups.get("speaker", "assistant") in ("assistant", "model")
-        if "thought" in next_groups and from_agent and "respond" not in groups:
+        if "thought" in next_head.groups and from_agent and "respond" not in groups:
             groups = {"think": ""}
-        yield from _message(layout, groups, text[span[1] : end])
+        yield from _message(layout, groups, text[head.end : next_head.start])
 
 
 def _lead(layout: Layout, next_groups: Mapping[str, str], text: str) -> Iterator[dict[str, Any]]:
@@ -173,7 +174,9 @@ def _lead(layout: Layout, next_groups: Mapping[str, str], text: str) -> Iterator
     glued = _GLUED.fullmatch(text)
     if glued is not None:
         return _message(layout, {"ask": ""}, glued["question"])
-    return _message(layout, {"think" if "thought" in next_groups else "say": ""}, text)
+    if "thought" in next_groups:
+        return _message(layout, {"think": ""}, text)
+    return _message(layout, {"say": ""}, text)
 
 
 def _groups(head: re.Match[str]) -> dict[str, str]:
@@ -216,8 +219,9 @@ def _party(groups: Mapping[str, str]) -> tuple[str, str]:
     name = groups.get("name", "").strip()
     if speaker == "system" and name == "tool":  # as Kimi K2's template has it
         return "tool", ""
-    role = _ROLES.get(speaker.lower(), "tool")
-    return role, name if speaker.lower() in _ROLES else speaker
+    if speaker.lower() not in _ROLES:  # a tool, under its own name
+        return "tool", speaker
+    return _ROLES[speaker.lower()], name
 
 
 def _call(recipient: str, text: str) -> dict[str, Any]:
@@ -258,8 +262,8 @@ def _content(text: str) -> str:
     with suppress(DataError):
         value = loose_json.decode(stripped)
         if isinstance(value, dict) and value.keys() <= {"value", "output", "content", "call_id"}:
-            filled = [key for key in ("value", "output", "content") if key in value]
-            value = value[filled[0]] if filled else ""
+            present = [key for key in ("value", "output", "content") if key in value]
+            value = value[present[0]] if present else ""
         if isinstance(value, str):
             return value
     return text

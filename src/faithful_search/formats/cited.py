@@ -16,14 +16,23 @@ from typing import Any
 import msgspec
 
 from ..trajectory import Citation, Span
-from .base import mapping, mappings
+from .base import first, mapping, mappings
 
+# Fields that name a source, the most telling first
 _TARGETS = (
-    *("url", "uri", "source", "file_id", "filename", "document_title", "id", "title"),
+    "url",
+    "uri",
+    "source",
+    "file_id",
+    "filename",
+    "document_title",
+    "id",
+    "title",
     "document_index",
 )
-_STARTS, _ENDS = ("start_index", "startIndex", "start"), ("end_index", "endIndex", "end")
-_MOST = 10_000
+_STARTS = ("start_index", "startIndex", "start")
+_ENDS = ("end_index", "endIndex", "end")
+_MOST = 10_000  # entries that are read of one list
 
 
 def sent_with(text: str, fields: Mapping[str, Any]) -> tuple[Citation, ...]:
@@ -36,8 +45,10 @@ def sent_with(text: str, fields: Mapping[str, Any]) -> tuple[Citation, ...]:
     """
     citations: list[Citation] = []
     for name in ("annotations", "citations"):
-        listed = fields.get(name)
-        for entry in listed[:_MOST] if isinstance(listed, list | tuple) else ():
+        entries = fields.get(name)
+        if not isinstance(entries, list | tuple):
+            continue
+        for entry in entries[:_MOST]:
             if isinstance(entry, Mapping):
                 citations += _citations(text, entry)
     return tuple(dict.fromkeys(citations))
@@ -50,13 +61,15 @@ def grounded(text: str, metadata: Mapping[str, Any]) -> tuple[Citation, ...]:
     citations = []
     for support in _either(metadata, "groundingSupports", "grounding_supports"):
         segment = mapping(support, "segment")
-        start, end = _number(segment, _STARTS) or 0, _number(segment, _ENDS)
+        start = _number(segment, _STARTS) or 0
+        end = _number(segment, _ENDS)
         numbers = support.get("groundingChunkIndices") or support.get("grounding_chunk_indices")
         if end is None or not isinstance(numbers, list):
             continue
         span = (_characters(encoded, start), _characters(encoded, end))
         for number in numbers:
-            if isinstance(number, int) and 0 <= number < len(pages) and pages[number]:
+            is_place = isinstance(number, int) and 0 <= number < len(pages)
+            if is_place and pages[number]:
                 citations.append(Citation(span, pages[number], "api"))
     return tuple(citations)
 
@@ -80,24 +93,27 @@ def _citations(text: str, entry: Mapping[str, Any]) -> Iterator[Citation]:
     # OpenAI's chats have the fields one level down, under the name of the type.
     fields = {**entry, **mapping(entry, str(entry.get("type")))}
     quote = fields.get("cited_text")
-    quote = quote if isinstance(quote, str) else ""
+    if not isinstance(quote, str):
+        quote = ""
     span = _span(text, fields)
     for source in mappings(fields, "sources") or [fields]:
-        target = next((source[name] for name in _TARGETS if source.get(name) is not None), None)
+        target = first(source, _TARGETS)
         if isinstance(target, str | int) and str(target).strip():
             yield Citation(span, str(target), how="api", quote=quote)
 
 
 def _span(text: str, fields: Mapping[str, Any]) -> Span:
     """Where the words stand that cite; (0, 0) where that is not known."""
-    start, end = _number(fields, _STARTS), _number(fields, _ENDS)
+    start = _number(fields, _STARTS)
+    end = _number(fields, _ENDS)
     if start is not None and end is not None and start <= end:
         return min(start, len(text)), min(end, len(text))
-    place = _number(fields, ("index",))  # where OpenAI's `file_citation` stands
-    if place is not None:
+    place = _number(fields, ["index"])
+    if place is not None:  # OpenAI's `file_citation` stands at one place
         return min(place, len(text)), min(place, len(text))
-    # Anthropic's is of the whole part.
-    return (0, len(text)) if "cited_text" in fields else (0, 0)
+    if "cited_text" in fields:  # Anthropic's is of the whole part
+        return 0, len(text)
+    return 0, 0
 
 
 def _page(chunk: Mapping[str, Any]) -> str:
@@ -107,7 +123,12 @@ def _page(chunk: Mapping[str, Any]) -> str:
 
 
 def _either(fields: Mapping[str, Any], *names: str) -> list[Mapping[str, Any]]:
-    return next(filter(None, (mappings(fields, name) for name in names)), [])
+    """The mappings in the first of these fields that holds some."""
+    for name in names:
+        objects = mappings(fields, name)
+        if objects:
+            return objects
+    return []
 
 
 def _characters(encoded: bytes, count: int) -> int:
@@ -116,5 +137,6 @@ def _characters(encoded: bytes, count: int) -> int:
 
 
 def _number(fields: Mapping[str, Any], names: Iterable[str]) -> int | None:
-    value = next((fields[name] for name in names if fields.get(name) is not None), None)
+    """The first of these fields that holds something, where that is a place or a number of one."""
+    value = first(fields, names)
     return value if isinstance(value, int) and value >= 0 else None

@@ -18,35 +18,47 @@ def read(value: Any) -> Chat | None:
     steps = mapping(value).get("intermediate_steps")
     if isinstance(steps, list | tuple):
         return _executed(mapping(value), steps)
-    for _ in _PLACES:
+    for _ in _PLACES:  # one inside the other, each once at the most
         if isinstance(value, Mapping):
-            filled = [name for name in _PLACES if isinstance(value.get(name), dict | list)]
-            value = value[filled[0]] if filled else None
+            value = _in_place(value)
     dumps = mappings(value, pure=True)
     messages = [_plain(dump) for dump in dumps]
     # A message of LangChain's names its type instead of a role.
-    typed = any("role" not in dump and "type" in dump for dump in dumps)
-    dumped = any(plain is not dump for plain, dump in zip(messages, dumps, strict=True))
-    return Chat(messages) if (typed or dumped) and is_chat(messages) else None
+    has_types = any("role" not in dump and "type" in dump for dump in dumps)
+    is_dumped = any(plain is not dump for plain, dump in zip(messages, dumps, strict=True))
+    if (has_types or is_dumped) and is_chat(messages):
+        return Chat(messages)
+    return None
+
+
+def _in_place(state: Mapping[str, Any]) -> Any:
+    """What stands in the first place of a state that holds messages, or another state."""
+    for name in _PLACES:
+        if isinstance(state.get(name), dict | list):
+            return state[name]
+    return None
 
 
 def _plain(dump: Mapping[str, Any]) -> Mapping[str, Any]:
     """The fields of a dumped message or action; what is no dump is returned itself."""
     if dump.get("type") == "constructor" and isinstance(dump.get("kwargs"), Mapping):
-        names = dump.get("id")
-        kind = str(names[-1]) if isinstance(names, list) and names else ""
-        kind = kind.removesuffix("Chunk").removesuffix("Message").lower()
+        path = dump.get("id")  # of the class, such as ["langchain", "schema", "HumanMessage"]
+        class_name = str(path[-1]) if isinstance(path, list) and path else ""
+        kind = class_name.removesuffix("Chunk").removesuffix("Message").lower()
         return {"type": kind, **dump["kwargs"]}
     data = mapping(dump, "data")
-    return {"type": dump.get("type"), **data} if "content" in data else dump
+    if "content" in data:
+        return {"type": dump.get("type"), **data}
+    return dump
 
 
 def _executed(value: Mapping[str, Any], steps: Any) -> Chat | None:
     """What an `AgentExecutor` returns: actions with their observations, and the output."""
     messages: Messages = [{"role": "user", "content": text(value.get("input")) or ""}]
     for step in steps:
-        is_pair = isinstance(step, list | tuple) and len(step) == 2
-        action, observation = step if is_pair else (None, None)
+        if not isinstance(step, list | tuple) or len(step) != 2:
+            return None
+        action, observation = step
         fields = _plain(mapping(action))
         if "tool" not in fields:
             return None

@@ -15,8 +15,8 @@ from .. import loose_json
 from ..errors import DataError
 from ..trajectory import Citation
 from . import blocks, call_markup, chat_templates
-from .base import mapping
-from .blocks import Part, as_json, first
+from .base import first, mapping
+from .blocks import Part, as_json
 from .chat import TAGLIKE, Call, Message, Problem
 from .cited import grounded, moved, sent_with
 from .pairing import paired
@@ -54,7 +54,9 @@ def is_chat(value: Any) -> bool:
 def lifted(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """The message with the calls that LangChain keeps in `additional_kwargs` as its `tool_calls`."""
     calls = mapping(message, "additional_kwargs").get("tool_calls")
-    return {**message, "tool_calls": calls} if calls and not message.get("tool_calls") else message
+    if calls and not message.get("tool_calls"):
+        return {**message, "tool_calls": calls}
+    return message
 
 
 def hands_in(tool: Any) -> bool:
@@ -194,7 +196,10 @@ def _with_calls(message: Message, answered: bool) -> list[Message]:
     """
     channels = chat_templates.channels(message.content)
     if channels is not None:
-        return [piece for channel in channels for piece in _of_channel(channel)]
+        pieces: list[Message] = []
+        for channel in channels:
+            pieces += _of_channel(channel)
+        return pieces
     parts = call_markup.split_calls(message.content, answered)
     in_thought = parts is None and not message.content.strip()
     if in_thought:
@@ -226,21 +231,30 @@ def _joined(chat: Iterable[Message]) -> Iterator[Message]:
             yield from messages
             continue
         contents: list[str] = []
+        thoughts: list[str] = []
         citations: list[Citation] = []
+        calls: list[Call] = []
+        unread: list[str] = []
+        problems: list[Problem] = []
         offset = 0
         for message in messages:
             if message.content:
                 contents.append(message.content)
                 citations += moved(message.citations, offset)
                 offset += len(message.content) + 1
+            if message.thought:
+                thoughts.append(message.thought)
+            calls += message.calls
+            unread += message.unread
+            problems += message.problems
         yield Message(
             role,
             content="\n".join(contents),
             citations=tuple(citations),
-            thought="\n".join(filter(None, (message.thought for message in messages))),
-            calls=tuple(call for message in messages for call in message.calls),
-            unread=tuple(kind for message in messages for kind in message.unread),
-            problems=tuple(problem for message in messages for problem in message.problems),
+            thought="\n".join(thoughts),
+            calls=tuple(calls),
+            unread=tuple(unread),
+            problems=tuple(problems),
         )
 
 
@@ -253,9 +267,10 @@ def _role(message: Any) -> str | None:
     role = message.get("role", message.get("from"))
     if role is None and not _CONTENT_FIELDS.isdisjoint(message):
         role = _sender(message)
-    kind = message.get("type")
-    if role is None and "content" in message and isinstance(kind, str):
-        role = kind if kind.casefold() in _TYPES else None
+    if role is None and "content" in message:
+        kind = message.get("type")
+        if isinstance(kind, str) and kind.casefold() in _TYPES:
+            role = kind
     if not isinstance(role, str):
         return None
     return _ROLES.get(role.casefold(), role.casefold())
@@ -289,8 +304,10 @@ def _parts(role: str, message: Mapping[str, Any]) -> list[Part]:
         written = _calls_in(content)
         if written:
             return written
+    thoughts: list[Part] = []
     thought = first(message, ("reasoning_content", "reasoning", "thinking"))
-    thoughts = [Part("thought", thought)] if isinstance(thought, str) and thought else []
+    if isinstance(thought, str) and thought:
+        thoughts.append(Part("thought", thought))
     calls: list[Part] = []
     for name in ("tool_calls", "invalid_tool_calls", "function_call"):
         calls += _call_parts(message.get(name) or [])
@@ -311,12 +328,14 @@ def _call_parts(written: Any) -> list[Part]:
 
 def _with_sources(content: list[Part], message: Mapping[str, Any]) -> list[Part]:
     """The content's parts, of which the first text cites what the message lists beside it."""
-    texts = [number for number, part in enumerate(content) if part.kind == "text"]
-    text = "".join(content[number].value for number in texts)
+    text = "".join(part.value for part in content if part.kind == "text")
     sent = sent_with(text, message) + grounded(text, mapping(message, "groundingMetadata"))
-    if texts and sent:
-        first_text = content[texts[0]]
-        content[texts[0]] = first_text._replace(citations=first_text.citations + sent)
+    if not sent:
+        return content
+    for number, part in enumerate(content):
+        if part.kind == "text":
+            content[number] = part._replace(citations=part.citations + sent)
+            break
     return content
 
 
@@ -400,7 +419,9 @@ def _structured(fields: Mapping[str, Any]) -> Call:
     Arguments that are no JSON object become a JSON string: that is no call in any dialect, and so
     an issue there, and nothing in them can be read as another part of the call.
     """
-    name, arguments, brackets = str(fields["name"] or ""), fields["arguments"], ""
+    name = str(fields["name"] or "")
+    arguments = fields["arguments"]
+    brackets = ""
     if isinstance(arguments, str):
         arguments, brackets = _decoded(arguments)
     written = as_json({"name": name, "arguments": {} if arguments is None else arguments})
@@ -411,7 +432,7 @@ def _structured(fields: Mapping[str, Any]) -> Call:
         id=fields["id"],
         name=name,
         written=f"<tool_call>\n{written}\n</tool_call>",
-        answer=_handed(name, arguments),
+        answer=_answer_of(name, arguments),
     )
 
 
@@ -434,7 +455,7 @@ def _decoded(arguments: str) -> tuple[Any, str]:
     return value, brackets
 
 
-def _handed(name: str, arguments: Any) -> str | None:
+def _answer_of(name: str, arguments: Any) -> str | None:
     """The answer that this call hands in; `None` for any other call."""
     if not hands_in(name) or not arguments:
         return None
@@ -443,8 +464,17 @@ def _handed(name: str, arguments: Any) -> str | None:
         with suppress(DataError):
             answer = loose_json.decode(answer)
     if isinstance(answer, Mapping):
-        fields = answer
-        answer = first(fields, _ANSWER_FIELDS)
-        if answer is None:  # the only field, or all of them
-            answer = next(iter(fields.values()), None) if len(fields) < 2 else fields
-    return answer if answer is None or isinstance(answer, str) else as_json(answer)
+        answer = _answer_in(answer)
+    if answer is None or isinstance(answer, str):
+        return answer
+    return as_json(answer)
+
+
+def _answer_in(fields: Mapping[str, Any]) -> Any:
+    """The answer in a call's arguments: the field for it, else the only one, else all of them."""
+    answer = first(fields, _ANSWER_FIELDS)
+    if answer is not None:
+        return answer
+    if len(fields) > 1:
+        return fields
+    return next(iter(fields.values()), None)

@@ -34,8 +34,10 @@ class _Turn:
         places = [place for place, call in enumerate(self.calls) if call.answer is None]
         return {place: number for number, place in enumerate(places)}
 
-    def taking(self, result: Message, place: int) -> Message | None:
-        """The result as that of the call at `place`; `None` if that call hands in the answer."""
+    def answer(self, place: int, result: Message) -> Message | None:
+        """Answer the call at `place`. Returns the result as that of the call; `None` where the call
+        hands in the answer.
+        """
         self.answered.add(place)
         if place not in self.requests:
             return None
@@ -51,7 +53,8 @@ class _Turn:
         if self.message is None:
             yield from followers
             return
-        requests, answers = self.message.requests, self.message.answers
+        requests = self.message.requests
+        answers = self.message.answers
         problems = [*self.message.problems, *self.problems]
         may_run = last and not followers  # calls at the very end may still be running
         if requests and not may_run and not any(map(_responds, followers)):
@@ -59,13 +62,15 @@ class _Turn:
         if len(answers) > 1:
             why = f"{len(answers)} answers were handed in within one turn; the last counts"
             problems.append(Problem("answer_multiple", why))
-        both = requests and answers
-        calls = requests if both else self.message.calls
-        yield self.message._replace(calls=calls, problems=tuple(problems))
+        message = self.message._replace(problems=tuple(problems))
+        if not (requests and answers):
+            yield message
+            yield from followers
+            return
+        yield message._replace(calls=requests)
         yield from followers
-        if both:
-            handing = [call for call in self.message.calls if call.answer is not None]
-            yield Message("assistant", calls=tuple(handing))
+        handing_in = [call for call in self.message.calls if call.answer is not None]
+        yield Message("assistant", calls=tuple(handing_in))
 
 
 def paired(chat: Iterable[Message]) -> Iterator[Message]:
@@ -88,11 +93,11 @@ def paired(chat: Iterable[Message]) -> Iterator[Message]:
         for number, message in _pair_within(turn):
             strays.append((turn, number, message))
     for turn, number, stray in strays:
-        candidates = callers[stray.id] if stray.id else []
-        if len(candidates) == 1 and candidates[0][1] not in candidates[0][0].answered:
-            caller, place = candidates[0]
+        unanswered = _only_unanswered(callers[stray.id]) if stray.id else None
+        if unanswered is not None:
+            caller, place = unanswered
             turn.followers[number] = None
-            caller.followers.append(caller.taking(stray, place))
+            caller.followers.append(caller.answer(place, stray))
             why = f"the result of the call {stray.id!r} stood behind another turn"
             caller.problems.append(Problem("response_misplaced", why))
         elif turn.calls:
@@ -101,6 +106,14 @@ def paired(chat: Iterable[Message]) -> Iterator[Message]:
             turn.problems.append(Problem("response_unpaired", why))
     for number, turn in enumerate(turns, start=1):
         yield from turn.messages(last=number == len(turns))
+
+
+def _only_unanswered(callers: Sequence[tuple[_Turn, int]]) -> tuple[_Turn, int] | None:
+    """The call of an id, where there is one such call and it has no result yet."""
+    if len(callers) != 1:
+        return None
+    turn, place = callers[0]
+    return None if place in turn.answered else (turn, place)
 
 
 def _responds(message: Message) -> bool:
@@ -133,7 +146,7 @@ def _pair_within(turn: _Turn) -> list[tuple[int, Message]]:
         if place is None:
             strays.append((number, message))
         else:
-            turn.followers[number] = turn.taking(message, place)
+            turn.followers[number] = turn.answer(place, message)
     return strays
 
 
@@ -174,20 +187,24 @@ def pair(calls: Sequence[Label], results: Sequence[Label]) -> Pairing:
     names = [result.name.casefold() for result in results]
     if all(name in by_name for name in names):
         return Pairing([_next(by_name[name]) for name in names])
-    in_order: list[int | None] = [min(number, len(calls) - 1) for number in range(len(results))]
-    name_others = any(result.id for result in results) and bool(by_id)
-    return Pairing(in_order, assumed=name_others)
+    last = len(calls) - 1
+    in_order: list[int | None] = [min(number, last) for number in range(len(results))]
+    names_other_calls = bool(by_id) and any(result.id for result in results)
+    return Pairing(in_order, assumed=names_other_calls)
 
 
 def _by_id(
     calls: Sequence[Label], results: Sequence[Label], by_id: dict[str, deque[int]]
 ) -> list[int | None]:
-    places = [_next(by_id[result.id]) if result.id in by_id else None for result in results]
+    """For each result the place of the call with its id; results without one get what is left."""
+    places: list[int | None] = []
+    for result in results:
+        places.append(_next(by_id[result.id]) if result.id in by_id else None)
     taken = set(places)
     left = [place for place in range(len(calls)) if place not in taken]
-    silent = [number for number, result in enumerate(results) if not result.id]
-    if len(silent) == len(left):
-        for number, place in zip(silent, left, strict=True):
+    without_id = [number for number, result in enumerate(results) if not result.id]
+    if len(without_id) == len(left):
+        for number, place in zip(without_id, left, strict=True):
             places[number] = place
     return places
 

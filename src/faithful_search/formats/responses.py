@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from .base import Chat, Format, Messages, mapping, mappings, text
-from .blocks import first, parts
+from .base import Chat, Format, Messages, first, mapping, mappings, text
+from .blocks import parts
 
 # Calls that the user's program runs; all others the server ran before it went on.
 _CLIENTS = frozenset(

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from .base import Chat, Format, branch, mapping, mappings, text
-from .blocks import first
+from .base import Chat, Format, branch, first, mapping, mappings, text
 
 
 def read(value: Any) -> Chat | None:

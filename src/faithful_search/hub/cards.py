@@ -16,7 +16,7 @@ from ..escape import as_code, as_literal, as_markdown
 from ..measure import provenance
 from ..measure.evaluation import Evaluation, Record
 from ..measure.metrics import TITLES, asks
-from ..measure.report import table
+from ..measure.report import evaluation_table
 from ..measure.stats import Estimate
 from ..measure.writing import card_of, filled, write_whole
 from ..rollout.arguments import EnvironmentArguments
@@ -156,9 +156,9 @@ def model_card(record: Record, recipe: str, argv: Sequence[str], plots: Sequence
     )
     measured = None
     if record.before and record.after:
-        measured = table(record.before, record.after, ("before", "after"))
+        measured = evaluation_table(record.before, record.after, ("before", "after"))
     elif last:
-        measured = table(last, None, ("value", ""))
+        measured = evaluation_table(last, None, ("value", ""))
     card = card_of(
         __package__,
         "policy_card.md.j2",

@@ -165,8 +165,8 @@ class TransformersGenerator:
             for row, logits in self._logits(asked_of, keep=longest):
                 table = torch.log_softmax(logits.float(), dim=-1)  # (last tokens, vocabulary)
                 for i, j in asked_of[tuple(row)]:
-                    choice = torch.tensor(choices[i][j], device=table.device)
-                    of_tokens = table[-len(choice) :].gather(1, choice[:, None])
+                    tokens = torch.tensor(choices[i][j], device=table.device)
+                    of_tokens = table[-len(tokens) :].gather(1, tokens[:, None])
                     logprobs[i][j] = float(of_tokens.sum())
         return logprobs
 

@@ -439,13 +439,13 @@ def _logprobs(document: Any) -> list[dict[int, float]] | None:
     if not document:
         return None
     sampled_tokens = document["tokens"]
-    others = document.get("top_logprobs") or [None] * len(sampled_tokens)
+    top_logprobs = document.get("top_logprobs") or [None] * len(sampled_tokens)
     tables: list[dict[int, float]] = []
-    for sampled, logprob, other in zip(
-        sampled_tokens, document["token_logprobs"], others, strict=True
+    for sampled, logprob, top in zip(
+        sampled_tokens, document["token_logprobs"], top_logprobs, strict=True
     ):
         table: dict[int, float] = {}
-        for name, value in {**(other or {}), sampled: logprob}.items():
+        for name, value in {**(top or {}), sampled: logprob}.items():
             # The server writes a token's id in the place of its text.
             token = int(name.removeprefix("token_id:"))
             table[token] = math.nan if value is None else value

@@ -20,7 +20,7 @@ from ..rewards.format import TRANSCRIPT
 from . import gates
 from .behaviour import POOLED_ENTROPY, tool_ratios
 from .evaluation import ENTROPY, Evaluation, Measured
-from .report import aligned, interval, sentences, table, telling
+from .report import aligned, evaluation_table, interval, sentences, telling
 from .scores import Line, read_scores
 from .stats import NOTHING, Estimate, left_out, mean_ci, pooled_estimate
 from .writing import filled
@@ -220,7 +220,7 @@ class Audit(Measured, msgspec.Struct, frozen=True):
             audit=self,
             sentences=sentences(self),
             # Compared with no other evaluation, so the second name is not used
-            measured=table(evaluation, None, ("estimate", "")),
+            measured=evaluation_table(evaluation, None, ("estimate", "")),
             more=len(estimates) - len(names),
             divided=aligned([header, *self.divided(names)]),
             named=NAMED,

@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None, recipe: str = "") -> dict[str, Any]:
 
 def check(argv: Sequence[str]) -> None:
     """Raise `ConfigError` for mistakes in the flags that can be seen without importing torch."""
-    flags = checked(EvaluationArguments, argv, None, ())
+    flags = checked(EvaluationArguments, argv)
     script: EvaluationArguments = flags.script
     check_script(script)
     check_files(questions=[script.questions], corpus=[script.corpus])
@@ -91,10 +91,10 @@ def table_of(script: EvaluationArguments, evaluations: dict[str, Evaluation]) ->
     """What is printed of one policy or two: their results, their errors, and their calls."""
     measured = evaluations[script.subject]
     if script.compare_with is None:
-        results = report.table(measured, None, (script.subject, ""))
+        results = report.evaluation_table(measured, None, (script.subject, ""))
     else:
         compared = evaluations[script.compare_with]
-        results = report.table(compared, measured, (script.compare_with, script.model))
+        results = report.evaluation_table(compared, measured, (script.compare_with, script.model))
     parts = [results]
     errors = {name: run.errors for name, run in evaluations.items() if run.errors is not None}
     if errors:

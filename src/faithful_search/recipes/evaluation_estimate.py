@@ -13,6 +13,7 @@ from ..escape import as_line
 from ..flags import prices_of
 from ..judges.endpoint import EndpointJudge
 from ..measure.controls import control_tasks
+from ..measure.evaluating import default_rewards
 from ..measure.expected import (
     CHARACTERS_PER_TOKEN,
     PASSAGE_CHARACTERS,
@@ -26,9 +27,8 @@ from ..measure.expected import (
     total,
 )
 from ..measure.report import aligned
-from ..measure.suite import default_rewards
 from ..tasks import Task
-from .evaluation_models import REPLY_TOKENS, settings_of as agent_settings_of
+from .evaluation_models import REPLY_TOKENS, agent_settings
 from .evaluation_run import toolbox_of
 from .evaluation_settings import UNTRAINED, EvaluationArguments
 
@@ -101,7 +101,7 @@ def _of_the_model(scripts: dict[str, EvaluationArguments], tasks: dict[str, Sequ
 
 def _expected(script: EvaluationArguments, tasks: Sequence[Task]) -> Expected:
     """What the agent would ask on one set."""
-    settings = agent_settings_of(script)
+    settings = agent_settings(script)
     name = cast(str, script.agent_name)
     with toolbox_of(script) as toolbox:
         played = _played(tasks)
@@ -138,7 +138,7 @@ def _expected_of_served(
     )
     search = episode.steps[0]
     response = dialect.render_observation(search.evidence)
-    max_tokens = agent_settings_of(script).max_tokens
+    max_tokens = agent_settings(script).max_tokens
     return expected_of_turns(prompts, tokens_of(response), episodes, agent.turns, max_tokens)
 
 

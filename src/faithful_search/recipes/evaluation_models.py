@@ -34,7 +34,7 @@ class Models:
         """The agent that the flags name, with these tools."""
         if self.chat is None:
             self.chat = self._open_chat(script)
-        return open_agent(cast(str, script.agent_name), self.chat, toolbox, settings_of(script))
+        return open_agent(cast(str, script.agent_name), self.chat, toolbox, agent_settings(script))
 
     def _open_chat(self, script: EvaluationArguments) -> ChatModel:
         if script.endpoint is not None:
@@ -46,7 +46,7 @@ class Models:
         return PolicyModel(generator, script.model, window, script.generation_batch)
 
 
-def settings_of(script: EvaluationArguments) -> AgentSettings:
+def agent_settings(script: EvaluationArguments) -> AgentSettings:
     """How the agent works, from the flags."""
     return AgentSettings(
         turns=script.turns,

@@ -18,10 +18,10 @@ from ..hub.models import weights_of
 from ..inference.base import Sampling
 from ..judges import Judge
 from ..judges.arguments import JudgeArguments
+from ..measure.evaluating import default_rewards, evaluate_agent, evaluate_policy
 from ..measure.evaluation import Evaluation, differences
 from ..measure.ledger import answers_kept, same_settings
 from ..measure.probes import Blanked
-from ..measure.suite import default_rewards, evaluate_agent, evaluate_policy
 from ..measure.writing import make_folder, write_metrics
 from ..rollout import Engine
 from ..tasks import Task, load_tasks

@@ -188,7 +188,7 @@ def check_script(script: EvaluationArguments) -> None:
     check_dtype(script.dtype)
     _check_agent(script)
     if script.suite is None:
-        refuse_unread(script, script.suite, ("data",), "--suite")
+        refuse_unread(script, ["data"], reader="--suite")
         return
     if script.compare_with is not None:
         raise ConfigError(
@@ -206,11 +206,11 @@ def _check_agent(script: EvaluationArguments) -> None:
     """Raise `ConfigError` for flags that the agent cannot have."""
     if script.endpoint is not None and script.model in BUNDLED:
         raise ConfigError("--endpoint needs the served model's name: give --model NAME")
-    refuse_unread(script, script.endpoint, ("prices",), "--endpoint")
+    refuse_unread(script, ["prices"], reader="--endpoint", has_reader=bool(script.endpoint))
     if script.prices is not None:
         prices_of(script.prices, "--prices")
     if script.agent_name is None:
-        refuse_unread(script, None, ("concurrency",), "--agent")
+        refuse_unread(script, ["concurrency"], reader="--agent")
         return
     agents.load(script.agent_name)
     if script.compare_with is not None:
@@ -218,9 +218,9 @@ def _check_agent(script: EvaluationArguments) -> None:
             "--compare_with compares two policies: measure each agent, and then faithful-search "
             "compare the two folders"
         )
-    refuse_unread(script, None, OF_A_POLICY, "a policy, without --agent and --endpoint")
+    refuse_unread(script, OF_A_POLICY, reader="a policy, without --agent and --endpoint")
     if script.agent_name != UNTRAINED:
-        refuse_unread(script, None, ("dialect",), f"--agent {UNTRAINED}")
+        refuse_unread(script, ["dialect"], reader=f"--agent {UNTRAINED}")
 
 
 def of_suite(script: EvaluationArguments, suite: Suite) -> EvaluationArguments:

@@ -124,7 +124,7 @@ def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 def check(argv: Sequence[str]) -> None:
     """Raise `ConfigError` for mistakes in the flags that can be seen without importing torch."""
     sampling_flags, _ = split_flags(argv)
-    flags = checked(RejectionArguments, sampling_flags, DEFAULT_CONFIG, ())
+    flags = checked(RejectionArguments, sampling_flags, default=DEFAULT_CONFIG)
     script: RejectionArguments = flags.script
     check_script(script)
     check_files(questions=[script.questions], corpus=[script.corpus])

@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None, recipe: str = RECIPE) -> "Distilled"
 
 def check(argv: Sequence[str]) -> None:
     """Raise `ConfigError` for mistakes in the flags that can be seen without importing torch."""
-    flags = checked(RewardModelArguments, argv, DEFAULT_CONFIG, (SFT, MODEL))
+    flags = checked(RewardModelArguments, argv, default=DEFAULT_CONFIG, places=[SFT, MODEL])
     script: RewardModelArguments = flags.script
     check_least(script, limit=0)
     second = [script.second_labels] if script.second_labels else []

@@ -32,7 +32,7 @@ class TrainingRecipe:
         config: the YAML file of settings that is read where `--config` names no other.
         reward: makes the reward from these settings, the trainer's settings and the judge.
         trainer: the class of the trainer's settings, by name: importing it brings torch.
-        metrics: makes rewards that the evaluations measure beside `measure.suite.default_rewards`.
+        metrics: makes rewards that the evaluations measure beside `measure.evaluating.default_rewards`.
         condenser: makes what shortens the responses of tools, where something does.
         report: writes what the recipe leaves beside the usual files. Only the main process calls
             it.

@@ -178,7 +178,7 @@ def main(argv: Sequence[str] | None = None, recipe: str = RECIPE) -> None:
 
 def check(argv: Sequence[str]) -> None:
     """Raise `ConfigError` for mistakes in the flags that can be seen without importing torch."""
-    flags = checked(ExpertArguments, argv, DEFAULT_CONFIG, (SFT, MODEL))
+    flags = checked(ExpertArguments, argv, default=DEFAULT_CONFIG, places=[SFT, MODEL])
     script: ExpertArguments = flags.script
     check_script(script)
     sources_of(script)

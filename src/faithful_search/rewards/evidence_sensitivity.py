@@ -108,7 +108,7 @@ class EvidenceSensitivity(PolicyReward):
             asks="how far does the policy's verdict move when the evidence is replaced?",
             clean="the verdict moves this far when the evidence is replaced",
         ),
-        # made by `measure.suite`, with snippets that no training uses
+        # made by `measure.evaluating`, with snippets that no training uses
         "evidence_sensitivity_unseen": Result(
             asks=(
                 "how far does the policy's verdict move when the evidence is replaced by "

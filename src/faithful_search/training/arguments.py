@@ -239,13 +239,23 @@ class SearchGRPOConfig(PPOSettings, GRPOConfig):
             self, llds=0, verdict_weight=0, value_learning_rate=0, value_weight=0, value_clip=0
         )
         check_shares(self, "turn_gamma", "counterfactual", "max_abstained", "gamma", "lam")
-        by_turn = self.advantages in TURN_ESTIMATORS
         refuse_unread(
-            self, self.advantages == PPO, PPOSettings.__dataclass_fields__, "--advantages ppo"
+            self,
+            PPOSettings.__dataclass_fields__,
+            reader="--advantages ppo",
+            has_reader=self.advantages == PPO,
         )
-        refuse_unread(self, by_turn, ["turn_gamma"], f"--advantages {' or '.join(TURN_ESTIMATORS)}")
         refuse_unread(
-            self, self.counterfactual, ["counterfactual_groups"], "--counterfactual above 0"
+            self,
+            ["turn_gamma"],
+            reader=f"--advantages {' or '.join(TURN_ESTIMATORS)}",
+            has_reader=self.advantages in TURN_ESTIMATORS,
+        )
+        refuse_unread(
+            self,
+            ["counterfactual_groups"],
+            reader="--counterfactual above 0",
+            has_reader=self.counterfactual > 0,
         )
         prepare(self)
         single = self.num_generations == 1

@@ -32,14 +32,14 @@ class FieldSource:
         return {"int": int, "float": float, "bool": bool}.get(plain)
 
 
-def settings_of(place: str) -> dict[str, FieldSource]:
+def settings_in(place: str) -> dict[str, FieldSource]:
     """The fields of `package.module.Class`, or of one in `_PLACES`, and of what it extends, by
     name.
 
     Nothing is imported. A class that is not where it is said to be is a `ConfigError`.
 
     Example:
-        >>> settings_of("trl.GRPOConfig")["learning_rate"].kind
+        >>> settings_in("trl.GRPOConfig")["learning_rate"].kind
         <class 'float'>
     """
     name = place.rpartition(".")[2]
@@ -52,9 +52,9 @@ def settings_of(place: str) -> dict[str, FieldSource]:
     for base in reversed(classes[name].bases):
         extended = ast.unparse(base)
         if extended in classes:
-            settings |= settings_of(f"{module}.{extended}")
+            settings |= settings_in(f"{module}.{extended}")
         elif origin := _imported_from(tree, module, extended):
-            settings |= settings_of(origin)
+            settings |= settings_in(origin)
     for node in classes[name].body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             annotation = ast.unparse(node.annotation)

@@ -17,7 +17,7 @@ from ..flags import old_name_line
 from ..measure.ledger import lock
 from ..rollout.outside import check_outside
 from ..yaml_files import load_yaml
-from .outline import FieldSource, settings_of
+from .outline import FieldSource, settings_in
 from .run_folder import LOCK, check_unowned
 
 if TYPE_CHECKING:
@@ -228,14 +228,17 @@ class Flags(NamedTuple):
 
 
 def checked(
-    kind: type, argv: Sequence[str] | None, default: Path | None, places: Sequence[str]
+    kind: type,
+    argv: Sequence[str] | None,
+    default: Path | None = None,
+    places: Sequence[str] = (),
 ) -> Flags:
     """The flags of a recipe, as far as they can be read without torch.
 
     Args:
         kind: the recipe's own dataclass.
         default: the file of settings where `--config` names none.
-        places: the settings of its trainer and model, see `outline.settings_of`.
+        places: the settings of its trainer and model, see `outline.settings_in`.
 
     Raises `ConfigError` for files and flags that there are not, numbers that are none, and own
     flags that contradict each other. With `--help` the recipe's own flags are printed, with
@@ -245,7 +248,7 @@ def checked(
     parser = parser_of((kind,))
     theirs: dict[str, FieldSource] = {}
     for place in places:
-        theirs |= settings_of(place)
+        theirs |= settings_in(place)
     recipes_own = {field.name for field in fields(kind)}
     setting_names = recipes_own | theirs.keys()
     if os.environ.get("RANK", "0") == "0":
@@ -272,9 +275,9 @@ def check_early(
     """Raise `ConfigError` for what can be seen of a training recipe's flags without torch.
 
     These are what `checked` refuses, questions, models and folders that cannot be used, and data
-    that do not go together. `config` names the trainer's settings (`outline.settings_of`).
+    that do not go together. `config` names the trainer's settings (`outline.settings_in`).
     """
-    flags = checked(kind, argv, default, (config, MODEL))
+    flags = checked(kind, argv, default=default, places=[config, MODEL])
     script, values = flags
     if not script.dry_run:  # which replaces them
         check_files(**{name: [source] for name, source in _question_sources(script).items()})

@@ -26,8 +26,8 @@ from ..inference.loading import read_tokenizer
 from ..inference.once import AskedOnce
 from ..judges import Judge
 from ..measure.controls import control_tasks, unremembered
+from ..measure.evaluating import default_rewards, evaluate_rollouts, run_conditions
 from ..measure.evaluation import Evaluation, Record
-from ..measure.suite import default_rewards, evaluate_rollouts, run_suite
 from ..measure.writing import write_metrics
 from ..rewards import Reward
 from ..rollout import Engine
@@ -189,7 +189,7 @@ def trained(
     Args:
         flags: the values of the recipe's flags.
         reward: makes the reward from the judge.
-        metrics: rewards that evaluations measure beside `measure.suite.default_rewards`.
+        metrics: rewards that evaluations measure beside `measure.evaluating.default_rewards`.
         condenser: makes what shortens the responses of tools, see `EnvironmentArguments.toolbox`.
         play: makes what is sampled in a dry run, in place of the policy.
 
@@ -293,7 +293,7 @@ def evaluate(
     engine = Engine(trainer.generator, trainer.toolbox, script.dialect, limits, greedy)
     # Every process must enter both blocks, in which weights are gathered
     with trainer.generating():
-        results = run_suite(engine, tasks[share], controls[share])
+        results = run_conditions(engine, tasks[share], controls[share])
     rollouts, blind, controlled = map(gather_object, results)
     order = [
         task.id

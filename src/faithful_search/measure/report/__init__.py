@@ -1,5 +1,5 @@
 """Results for people: sentences about an audit (`sentences`) or a training (`changes`), and tables
-of estimates (`table`). `page` makes HTML of them.
+of estimates (`evaluation_table`). `page` makes HTML of them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -300,7 +300,7 @@ def _unanswered(audit: "Audit") -> str | None:
     )
 
 
-def table(before: Evaluation, after: Evaluation | None, names: tuple[str, str]) -> str:
+def evaluation_table(before: Evaluation, after: Evaluation | None, names: tuple[str, str]) -> str:
     """An aligned text table of one or two evaluations.
 
     An arrow says which direction is better. `n` counts questions; `+3 n/a` stands for 3 rollouts
@@ -308,16 +308,16 @@ def table(before: Evaluation, after: Evaluation | None, names: tuple[str, str]) 
     the two evaluations have different counts, both are shown. A difference is marked `*` if it is
     over at least six questions and its interval leaves out 0.
     """
-    rows = table_rows(before, after, names)
+    rows = evaluation_rows(before, after, names)
     legend = "" if after is None else PAIRED
     below = filter(None, [legend, warning(row[0] for row in rows)])
     return "\n".join([aligned(rows), *below])
 
 
-def table_rows(
+def evaluation_rows(
     before: Evaluation, after: Evaluation | None, names: tuple[str, str]
 ) -> list[list[str]]:
-    """The cells of `table`, header first."""
+    """The cells of `evaluation_table`, header first."""
     if after is None:
         rows = [["metric", "better", f"{names[0]} [95% CI]", "n"]]
         for metric, estimate in before.rows.items():

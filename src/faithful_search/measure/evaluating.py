@@ -145,7 +145,9 @@ def evaluate_policy(
     """
     if not tasks:
         raise DataError("no questions to evaluate on")
-    rollouts, blind, controlled = run_suite(engine, tasks, control_tasks(tasks, controls), folder)
+    rollouts, blind, controlled = run_conditions(
+        engine, tasks, control_tasks(tasks, controls), folder
+    )
     if rewards is None:
         facts = all(task.question in chains_of() for task in tasks)
         rewards = default_rewards(engine.dialect.name, facts=facts, tasks=tasks)
@@ -216,7 +218,7 @@ def evaluate_agent(
     return msgspec.structs.replace(evaluation, failed=len(failed), failed_because=reason)
 
 
-def run_suite(
+def run_conditions(
     engine: Engine, tasks: Sequence[Task], controls: Sequence[Task], folder: Path | None = None
 ) -> tuple[list[Trajectory], list[Trajectory], list[Trajectory]]:
     """The rollouts of the tasks, those of the tasks with blanked tools, and those of the control
