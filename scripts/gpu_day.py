@@ -44,7 +44,8 @@ from study_parts import (
 from timed_runs import PATIENCE, Job, Outcome, ended_by_sigterm, run_until
 
 from faithful_search.analysis.figures import bars, compare
-from faithful_search.errors import FaithfulSearchError
+from faithful_search.errors import ConfigError, FaithfulSearchError
+from faithful_search.hub.models import adapter_config
 from faithful_search.measure.controls import RESULTS, ROLLOUTS
 from faithful_search.measure.evaluation import Evaluation
 from faithful_search.measure.ledger import same_settings
@@ -245,6 +246,8 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def run(args: argparse.Namespace, ends: float) -> int:
     """Go on with the experiment until it is done or the time is over; the exit code."""
+    if not (args.weights / "config.json").exists():
+        raise ConfigError(f"--weights {args.weights} is no folder of a model: no config.json")
     args.out.mkdir(parents=True, exist_ok=True)
     settings = {
         "weights": args.weights.name,
@@ -320,13 +323,21 @@ def make_start(plan: Plan, until: float, patience: float) -> Outcome:
 
 def take_start(adapter: Path, folder: Path, weights: Path) -> None:
     """Copy a prepared adapter, which may have been made on another machine, and have it name the
-    weights that are here.
+    weights that are here. Raises `ConfigError` for a folder without an adapter.
     """
-    shutil.copytree(adapter, folder, ignore=shutil.ignore_patterns("checkpoint-*", "_*"))
-    file = folder / "adapter_config.json"
-    config = json.loads(file.read_text(encoding="utf-8"))
+    config = adapter_config(adapter)
+    if config is None:
+        raise ConfigError(
+            f"--start {adapter} holds no adapter_config.json: give the folder of an adapter, or "
+            "leave it out to train one"
+        )
+    partial = folder.with_name(f".{folder.name}.partial")  # renamed when it is whole
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(adapter, partial, ignore=shutil.ignore_patterns("checkpoint-*", "_*"))
     config["base_model_name_or_path"] = str(weights)
-    file.write_text(json.dumps(config, indent=1), encoding="utf-8")
+    text = json.dumps(config, indent=1)
+    (partial / "adapter_config.json").write_text(text, encoding="utf-8")
+    partial.rename(folder)
 
 
 # --- the arms

@@ -20,7 +20,7 @@ from real_questions import TRAINED, kind_of, prepare, questions_of, shortened
 from timed_runs import Job, run_until
 
 from faithful_search.bundled import tiny_policy, world_file
-from faithful_search.errors import DataError
+from faithful_search.errors import ConfigError, DataError
 from faithful_search.json_lines import read_rows
 from faithful_search.tasks import Task, load_tasks
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
@@ -218,6 +218,17 @@ def test_a_start_from_elsewhere_names_the_weights_here(tmp_path):
     gpu_day.take_start(adapter, tmp_path / "start", tmp_path / "weights")
     config = json.loads((tmp_path / "start" / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == str(tmp_path / "weights")
+
+
+def test_a_start_without_an_adapter_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"holds no adapter_config\.json"):
+        gpu_day.take_start(tmp_path, tmp_path / "start", tmp_path / "weights")
+
+
+def test_weights_that_are_not_there_are_refused(tmp_path):
+    plan = plan_of(tmp_path)
+    with pytest.raises(ConfigError, match="is no folder of a model"):
+        gpu_day.run(plan.args, ends=0)
 
 
 def test_rejection_sampling_has_as_many_rollouts_as_the_other_arms(tmp_path):
