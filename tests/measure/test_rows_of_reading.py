@@ -394,7 +394,7 @@ def test_paired_differences_survive_a_file(found, tmp_path):
         assert change.value == pytest.approx(after.rows[name].value - before.rows[name].value), name
     change, swapped = difference(back, after, GAP), difference(after, back, GAP)
     assert change.value == pytest.approx(0.7)
-    assert change.low > 0.5
+    assert change.low > 0
     assert change.n == after.rows[GAP].n
     assert (swapped.value, swapped.low) == (
         pytest.approx(-change.value),

@@ -336,9 +336,11 @@ def pooled_difference(
     sums = sums_by_unit(table[places], units)
     if not len(sums):
         return NOTHING
-    before, after = [_made_up(keys, side, pooled.extremes) for side in np.split(sums, 2, axis=1)]
-    # Made-up questions that change from each kind to another one
-    made_up = np.hstack([before, np.roll(after, 1, axis=0)])
+    sides = np.split(sums, 2, axis=1)
+    before, after = [_made_up(keys, side, pooled.extremes) for side in sides]
+    mean_before, mean_after = [np.tile(side.mean(axis=0), (len(before), 1)) for side in sides]
+    # Made-up questions that change from the mean one to each extreme, and from each to the mean
+    made_up = np.vstack([np.hstack([mean_before, after]), np.hstack([before, mean_after])])
     least, most = pooled.bounds
     return _cut(_jackknifed(sums, made_up, change), least - most, most - least)
 
