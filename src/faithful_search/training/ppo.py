@@ -223,12 +223,17 @@ class SearchPPOTrainer(SearchGRPOTrainer):
         self, model: Any, inputs: dict[str, Any], token_pass: TokenPass
     ) -> torch.Tensor | float:
         values = cast(torch.Tensor, token_pass.values[VALUES])
-        old, returns = inputs["old_values"], inputs["returns"]
-        clipped = old + (values - old).clamp(-self.args.value_clip, self.args.value_clip)
+        old = inputs["old_values"]
+        returns = inputs["returns"]
+        most = self.args.value_clip
+        clipped = old + (values - old).clamp(-most, most)
+        # The larger error counts: a value that has moved too far gains nothing by it.
         errors = torch.maximum((values - returns).square(), (clipped - returns).square())
-        loss = 0.5 * torch.where(inputs["valued"], errors, 0.0).sum() / inputs["valued_a_batch"]
+        total = torch.where(inputs["valued"], errors, 0.0).sum()
+        loss = 0.5 * total / inputs["valued_a_batch"]
         self._log_mean("value/loss", loss)
-        return super()._further_terms(model, inputs, token_pass) + self.args.value_weight * loss
+        further = super()._further_terms(model, inputs, token_pass)
+        return further + self.args.value_weight * loss
 
 
 @dataclass(eq=False)

@@ -107,7 +107,9 @@ class UpdateTrainer(GRPOTrainer):
         """The columns that an estimator makes of the scores: `advantages`, and what else the loss
         reads.
         """
-        name, advantages = self.args.advantages, output["advantages"]
+        name = self.args.advantages
+        estimator = ESTIMATORS.get(name)
+        advantages = output["advantages"]  # TRL's, which stay where there is no estimator
         if name in TURN_ESTIMATORS:
             returns = [
                 turn_returns(rollout.score, rollout.turns, self.args.turn_gamma)
@@ -115,20 +117,23 @@ class UpdateTrainer(GRPOTrainer):
             ]
             by_turn = TURN_ESTIMATORS[name](returns, self._generations)
             advantages = spread(self._local_rows(by_turn, advantages), output["turn_numbers"])
-        elif estimator := ESTIMATORS.get(name):  # else TRL's own stay
+        elif estimator is not None:
             rewards = _tensor([rollout.score.value for rollout in rollouts.gathered])
             by_rollout = estimator(rewards, self._generations)
             advantages = self._local_rows(by_rollout, advantages)
         if self._training and self.args.uniform_groups == "drop":
             used = self._local_rows(self._informative(rollouts), advantages)
-            advantages = advantages * (used if advantages.dim() == 1 else used[:, None])
+            if advantages.dim() == 2:  # (rows, columns)
+                used = used[:, None]
+            advantages = advantages * used
         return {"advantages": advantages}
 
     def _informative(self, rollouts: RolloutBatch) -> torch.Tensor:
         """1 for each rollout of the global batch whose group teaches something, else 0, see
         `advantages.informative`.
         """
-        outcome, gate = cast(str, self.mix.outcome_name), self.mix.gate
+        outcome = cast(str, self.mix.outcome_name)
+        gate = self.mix.gate
         outcomes = _tensor([rollout.components[outcome].value for rollout in rollouts.gathered])
         valid = torch.ones(len(outcomes), dtype=torch.bool)
         if gate is not None:
