@@ -25,6 +25,8 @@ from ..judges import Judge, prompting
 from ..judges.distilled import FILE, JudgeFile
 from ..judges.generator import GeneratorJudge
 from ..judges.nli import NLIJudge
+from ..judges.span import SpanJudge
+from ..judges.span_inputs import SpanReader
 from ..measure.agreement import Agreement, Labelled, run as compare
 from ..measure.agreement.labelled import RecordedJudge
 from ..training import checkpoints
@@ -38,6 +40,8 @@ from .pairs import (
     resampled,
 )
 from .settings import Distillation
+from .span_export import TorchNetwork, export
+from .span_model import collate, open_span_model, span_rows
 
 AFTER, BEFORE, SECOND = "distilled", "untrained", "second run"
 
@@ -124,18 +128,26 @@ def _trainer(
     # or a resumed run would forget how long it has been patient
     args.restore_callback_states_from_checkpoint = True
     args.save_only_model = False
-    if settings.head == "encoder" and peft_config is not None:
+    if settings.head != "generator" and peft_config is not None:
         raise ConfigError(
-            "the encoder head is trained whole (or with layers frozen): leave use_peft to the "
-            "generator"
+            f"the {settings.head} head is trained whole (or with layers frozen): leave use_peft to "
+            "the generator"
         )
     rows: Sequence[Labelled] = parts.train
     if settings.balance == "resample":
         rows = resampled(parts.train, args.seed)
     model, tokenizer = _open(name, args, settings, kwargs)
     judging = partial(_judge, tokenizer=tokenizer, name=name, args=args, settings=settings)
-    kind: Any = heads.ClassifierTrainer if settings.head == "encoder" else heads.LabelTrainer
-    if settings.head == "encoder":
+    kind: Any = heads.LabelTrainer
+    if settings.head == "spans":
+        kind = partial(heads.SpanTrainer, head_learning_rate=settings.head_learning_rate)
+        heads.freeze(model, settings.freeze_embeddings, settings.freeze_layers)
+        trainer_kwargs: dict[str, Any] = {"data_collator": collate}
+        args.remove_unused_columns = False
+        examples = span_rows(judging(model).reader, rows)
+        tokenizer = None
+    elif settings.head == "encoder":
+        kind = heads.ClassifierTrainer
         heads.freeze(model, settings.freeze_embeddings, settings.freeze_layers)
         entails = heads.entailment_index(model)
         false, true = class_weights(parts.train) if settings.balance == "weights" else (1.0, 1.0)
@@ -170,12 +182,17 @@ def _trainer(
 def _open(name: str, args: Any, settings: Distillation, kwargs: dict[str, Any]) -> tuple[Any, Any]:
     if settings.head == "encoder":
         return heads.open_classifier(name, args.seed, **kwargs)
+    if settings.head == "spans":
+        return open_span_model(name, settings.token_weight, args.seed, **kwargs)
     return open_model(AutoModelForCausalLM, name, device="cpu" if args.use_cpu else None, **kwargs)
 
 
 def _judge(model: Any, tokenizer: Any, name: str, args: Any, settings: Distillation) -> Any:
     if settings.head == "encoder":
         return NLIJudge(model, tokenizer, name, window=settings.window, stride=settings.stride)
+    if settings.head == "spans":
+        reader = SpanReader(tokenizer, settings.window, settings.hypothesis_window)
+        return SpanJudge(TorchNetwork(model), reader, name)
     # of the tokens of the longest prompt one is the label's
     limits = [size for size in (args.max_length, max_tokens(model, tokenizer)) if size]
     window = min(limits, default=GeneratorJudge.window + 1) - 1
@@ -189,17 +206,40 @@ def _save(
     if settings.save_dtype:  # before the temperature is fitted: rounding moves p
         trainer.model.to(getattr(torch, settings.save_dtype))
     trainer.save_model()
-    tasks, encodes = {row.task for row in parts.train}, settings.head == "encoder"
+    tasks = {row.task for row in parts.train}
     task = tasks.pop() if len(tasks) == 1 else "support"
-    file = JudgeFile(
-        kind="nli" if encodes else "generator",
-        task=task,
-        prompt=None if encodes else prompting.load(task).id,
-        base_model=base_name,
-        trained_on=tuple(dict.fromkeys(row.source for row in parts.train)),
-        window=trainer.judging(trainer.model).window,
-        stride=settings.stride if encodes else None,
-    )
+    sources = tuple(dict.fromkeys(row.source for row in parts.train))
+    judge = trainer.judging(trainer.model)
+    if settings.head == "spans":
+        file = JudgeFile(
+            "span",
+            task,
+            base_model=base_name,
+            trained_on=sources,
+            window=judge.reader.evidence,
+            hypothesis_window=judge.reader.hypothesis,
+            question_window=judge.reader.question,
+        )
+    elif settings.head == "encoder":
+        file = JudgeFile(
+            "nli",
+            task,
+            base_model=base_name,
+            trained_on=sources,
+            window=judge.window,
+            stride=settings.stride,
+        )
+    else:
+        file = JudgeFile(
+            "generator",
+            task,
+            prompting.load(task).id,
+            base_model=base_name,
+            trained_on=sources,
+            window=judge.window,
+        )
+    if trainer.is_world_process_zero() and settings.head == "spans":
+        export(trainer.model, judge.reader.tokenizer, Path(args.output_dir))
     if trainer.is_world_process_zero():
         # written twice: the temperature is fitted to the judge as it opens from here
         file.write(args.output_dir)
@@ -247,6 +287,8 @@ def _measured(
 
 
 def _load(args: Any, settings: Distillation, dtype: str | None = None) -> Any:
+    if settings.head == "spans":
+        return SpanJudge.open(args.output_dir)
     kind: Any = NLIJudge if settings.head == "encoder" else GeneratorJudge
     trusted = {"trust_remote_code": args.trust_remote_code}
     return kind.from_pretrained(args.output_dir, device=str(args.device), dtype=dtype, **trusted)

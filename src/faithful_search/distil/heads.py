@@ -124,6 +124,29 @@ class ClassifierTrainer(_ByAgreement, Trainer):
     pass
 
 
+class SpanTrainer(_ByAgreement, Trainer):
+    """Trains an encoder with heads that are new, and learn at a rate of their own."""
+
+    def __init__(self, *args: Any, head_learning_rate: float, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.head_learning_rate = head_learning_rate
+
+    def create_optimizer(self: Any, model: Any = None) -> Any:
+        trained = [
+            (name, weights)
+            for name, weights in self.model.named_parameters()
+            if weights.requires_grad
+        ]
+        of_encoder = [weights for name, weights in trained if name.startswith("encoder.")]
+        new = [weights for name, weights in trained if not name.startswith("encoder.")]
+        self.optimizer = torch.optim.AdamW(
+            [{"params": of_encoder}, {"params": new, "lr": self.head_learning_rate}],
+            lr=self.args.learning_rate,
+            weight_decay=self.args.weight_decay,
+        )
+        return self.optimizer
+
+
 class LabelTrainer(_ByAgreement, SFTTrainer):
     pass
 

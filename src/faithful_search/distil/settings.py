@@ -7,20 +7,22 @@ from ..errors import ConfigError
 from ..flags import check_least, check_literals, flag
 from ..training.refusing import check_dtype
 
-Head = Literal["encoder", "generator"]
+Head = Literal["encoder", "generator", "spans"]
 Balance = Literal["none", "weights", "resample"]
 
 
 @dataclass
 class Distillation:
     """How a judge is distilled; learning rate, batches and steps are the trainer's own settings.
-    The `encoder` head becomes an `nli` judge. `save_dtype` is by default that of training; the
+    The `encoder` head becomes an `nli` judge, `spans` a `span` judge. `save_dtype` is by default that of training; the
     temperature is fitted to the judge as it loads, whatever `measure_dtype` is. Values that do not
     fit together are a `ConfigError`.
     """
 
     head: Head = flag(
-        "encoder", "Kind of judge: 'encoder' (a classifier) or 'generator' (the odds of 1 and 0)."
+        "encoder",
+        "Kind of judge: 'encoder' (a classifier), 'generator' (the odds of 1 and 0) or 'spans' (it "
+        "marks what is not supported, and runs without torch).",
     )
     balance: Balance = flag(
         "resample",
@@ -34,6 +36,15 @@ class Distillation:
     freeze_layers: int = flag(0, "Number of an encoder's lowest layers that are frozen.")
     window: int = flag(384, "Number of tokens of a premise that an encoder reads at once.")
     stride: int = flag(64, "Number of tokens that neighbouring windows share.")
+    hypothesis_window: int = flag(
+        96, "Number of tokens of a hypothesis that the 'spans' head reads at once."
+    )
+    token_weight: float = flag(
+        0.5, "Weight of the tokens' loss beside the pair's, with the 'spans' head."
+    )
+    head_learning_rate: float = flag(
+        1e-3, "Learning rate of what is new beside the encoder, with the 'spans' head."
+    )
     save_dtype: str | None = flag(
         None, "Data type of the saved weights, such as float16. By default that of training."
     )

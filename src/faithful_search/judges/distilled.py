@@ -13,7 +13,7 @@ from ..errors import ConfigError
 from ..wire.files import replacing
 
 FILE = "judge.json"
-Kind = Literal["nli", "generator"]
+Kind = Literal["nli", "generator", "span"]
 
 
 class JudgeFile(msgspec.Struct, frozen=True):
@@ -27,7 +27,9 @@ class JudgeFile(msgspec.Struct, frozen=True):
         temperature, threshold: see `calibrated`, and the smallest p that counts as support.
         base_model, trained_on: what training started from, and the sources of the labelled pairs.
         window, stride: tokens of a premise that a classifier reads at once, and that neighbouring
-            windows share.
+            windows share. A judge of spans reads one window, of what is chosen.
+        hypothesis_window, question_window: tokens of these that a judge of spans reads at once.
+        unsure: how near to the threshold p is where a judge of spans abstains.
     """
 
     kind: Kind
@@ -39,6 +41,9 @@ class JudgeFile(msgspec.Struct, frozen=True):
     trained_on: tuple[str, ...] = ()
     window: int | None = None
     stride: int | None = None
+    hypothesis_window: int | None = None
+    question_window: int | None = None
+    unsure: float = 0.0
     version: int = 1
 
     def __post_init__(self) -> None:
@@ -61,10 +66,7 @@ def read(model: str, revision: str | None = None) -> JudgeFile | None:
     from ..inference.hub_files import file_beside
 
     path = file_beside(model, FILE, revision)
-    try:
-        return None if path is None else msgspec.json.decode(path.read_bytes(), type=JudgeFile)
-    except (OSError, msgspec.MsgspecError, ConfigError) as error:
-        raise ConfigError(f"cannot read {FILE} of the judge {model!r}: {error}") from error
+    return None if path is None else _read_file(path, model)
 
 
 def settings(model: str, kind: Kind, revision: str | None = None) -> dict[str, Any]:
@@ -74,15 +76,32 @@ def settings(model: str, kind: Kind, revision: str | None = None) -> dict[str, A
     judge_file = read(model, revision)
     if judge_file is None:
         return {}
-    if judge_file.kind != kind:
-        raise ConfigError(
-            f"{model!r} is a distilled judge of the kind {judge_file.kind!r}: use --judge "
-            f"{judge_file.kind}"
-        )
+    _check_kind(judge_file, model, kind)
     knobs = {
         name: getattr(judge_file, name) for name in ("temperature", "threshold", "window", "stride")
     }
     return {name: value for name, value in knobs.items() if value is not None}
+
+
+def read_file(path: Path, kind: Kind) -> JudgeFile:
+    """A file `judge.json` of a judge of this kind. Raises `ConfigError` as `settings`."""
+    file = _read_file(path, str(path.parent))
+    _check_kind(file, str(path.parent), kind)
+    return file
+
+
+def _read_file(path: Path, model: str) -> JudgeFile:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=JudgeFile)
+    except (OSError, msgspec.MsgspecError, ConfigError) as error:
+        raise ConfigError(f"cannot read {FILE} of the judge {model!r}: {error}") from error
+
+
+def _check_kind(file: JudgeFile, model: str, kind: Kind) -> None:
+    if file.kind != kind:
+        raise ConfigError(
+            f"{model!r} is a distilled judge of the kind {file.kind!r}: use --judge {file.kind}"
+        )
 
 
 def check(threshold: float, temperature: float = 1.0, window: int = 1, stride: int = 0) -> None:

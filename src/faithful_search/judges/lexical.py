@@ -182,6 +182,22 @@ def terms(text: str) -> set[str]:
     return set(_keys(set(_words(folded, _script(folded))))) - {""}
 
 
+def stems(text: str) -> list[tuple[int, int, str]]:
+    """The words of a text with their places (start, end) and what they are compared by: the key,
+    of words without digits its first six letters; empty for words that say nothing.
+
+    Example:
+        >>> stems("He stood in Paris.")
+        [(0, 2, ''), (3, 8, 'stood'), (9, 11, ''), (12, 17, 'paris')]
+    """
+    matches = list(_WRITTEN.finditer(text))
+    keys = _keys(_fold(match[0]).strip() or match[0] for match in matches)
+    return [
+        (match.start(), match.end(), key if any(map(str.isdigit, key)) else key[:_BEGINNING])
+        for match, key in zip(matches, keys, strict=True)
+    ]
+
+
 def pieces(text: str, premise: str) -> list[tuple[str, bool]]:
     """The text in pieces; True marks the words that say something and do not occur in the premise.
 

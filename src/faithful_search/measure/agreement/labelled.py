@@ -45,7 +45,9 @@ class Labelled(msgspec.Struct, frozen=True):
     """A pair of texts with a label: whether `hypothesis` follows from `premise`.
 
     `group` is a digest of what must not stand on two sides of a split. `task` is what a judge is
-    asked about the pair. `p` is the probability that the labeller gave, if any.
+    asked about the pair. `p` is the probability that the labeller gave, if any. `kind` says which
+    error the hypothesis has, or how it was made. `spans` are the characters (start, end) of the
+    hypothesis that the premise does not support; `None` where that is not known.
     """
 
     id: str
@@ -58,6 +60,8 @@ class Labelled(msgspec.Struct, frozen=True):
     group: str
     task: Task = "support"
     p: float | None = None
+    kind: str = ""
+    spans: tuple[tuple[int, int], ...] | None = None
 
     @property
     def pair(self) -> Pair:
@@ -71,8 +75,9 @@ def load(path: str | os.PathLike[str], split: Split | None = None) -> list[Label
     The columns of the first row say which kind of file it is. It is one of `KNOWN`, or it has a
     premise (a text, or a list of texts), a hypothesis and a label, each in one of `COLUMNS`. A
     label is a boolean, 0 or 1, or one of the words `TRUE` and `FALSE`. The file may also have a
-    `question`, an `id`, a `source`, a `task` (what a judge is asked, by default "support") and `p`,
-    the labeller's probability in [0, 1] that the label is true. AttributionBench's files are split
+    `question`, an `id`, a `source`, a `task` (what a judge is asked, by default "support"), `p`,
+    the labeller's probability in [0, 1] that the label is true, a `kind` of error and its `spans`,
+    a list of [start, end]. AttributionBench's files are split
     together with its test file, even if only one of them is loaded.
 
     Raises `DataError` for rows that cannot be read, with the file and the row, and when there are
@@ -337,5 +342,21 @@ def _labelled(row: Row, place: str, stem: str) -> tuple[Labelled, Sequence[str]]
         group=keys[0][:16],
         task=task,
         p=probability,
+        kind=str(row.get("kind") or ""),
+        spans=_spans(row.get("spans"), hypothesis),
     )
     return labelled, keys
+
+
+def _spans(value: Any, hypothesis: str) -> tuple[tuple[int, int], ...] | None:
+    """Places in the hypothesis; `ValueError` for what is none."""
+    if value is None:
+        return None
+    try:
+        spans = msgspec.convert(value, tuple[tuple[int, int], ...])
+    except msgspec.ValidationError as error:
+        raise ValueError(f"spans must be a list of [start, end]: {error}") from error
+    for start, end in spans:
+        if not 0 <= start <= end <= len(hypothesis):
+            raise ValueError(f"the span [{start}, {end}] is outside the hypothesis")
+    return spans

@@ -1,0 +1,236 @@
+"""Make the pairs that a small judge is trained on, from questions and passages of HotpotQA,
+2WikiMultihopQA and MuSiQue: statements, answers and thoughts, right and with one error of a known
+kind (`faithful_search.distil.passage_pairs` and `thought_pairs` have the kinds).
+
+```
+python scripts/judge_data.py QA --labels FAITHFULNESS --avoid ROLLOUTS --out outputs/judge_data
+```
+
+QA has a folder for each set, with `train.jsonl.gz` and `corpus.jsonl.gz`. LABELS is a folder of
+labelled files, as `faithful-search agreement` reads it: no passage that shares a sentence with its
+held-out rows is used, and no question that occurs there. Rows of its training side are added for
+the sources that `--labelled` names, so many of each, repeated where there are fewer. AVOID are files of rows whose questions
+are not used either, such as recorded rollouts on which judges are measured. Beside `pairs.jsonl.gz`
+it writes README.md, with counts and the digests of what was read and written.
+"""
+
+import argparse
+import gzip
+import hashlib
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from faithful_search.columns import first
+from faithful_search.distil.passage_pairs import (
+    PairRow,
+    Passage,
+    answer_pairs,
+    statement_pairs,
+)
+from faithful_search.distil.thought_pairs import hops_of, thought_pairs
+from faithful_search.json_lines import read_rows
+from faithful_search.measure.agreement.labelled import Labelled, load, rank
+from faithful_search.text import normalize, sentences
+
+SETS = ("hotpotqa", "2wikimultihopqa", "musique")
+LICENSES = "HotpotQA CC BY-SA 4.0, 2WikiMultihopQA Apache-2.0, MuSiQue CC BY 4.0"
+_LEAST_SHARED = 40
+"""Letters of a sentence from which on two passages that share it are taken for the same text."""
+
+
+class Avoided:
+    """Questions and sentences that must not be trained on."""
+
+    def __init__(self) -> None:
+        self.questions: set[str] = set()
+        self.sentences: set[str] = set()
+
+    def add_labels(self, labelled: Iterable[Labelled]) -> None:
+        """The questions and passages of rows that are not to train on."""
+        for row in labelled:
+            if row.split == "train":
+                continue
+            self.questions.add(normalize(row.question))
+            self.sentences.update(_long_sentences(row.premise))
+
+    def add_rows(self, path: Path) -> None:
+        """The questions of a file of rows, or of each file in a folder."""
+        files = [path]
+        if path.is_dir():
+            files = sorted([*path.rglob("*.jsonl"), *path.rglob("*.jsonl.gz")])
+        for file in files:
+            for row in read_rows(file):
+                question = first(row, ("question", "query", "prompt"))
+                if question is not None and isinstance(question.value, str):
+                    self.questions.add(normalize(question.value))
+
+    def has_question(self, question: str) -> bool:
+        return normalize(question) in self.questions
+
+    def has_passage(self, text: str) -> bool:
+        return not self.sentences.isdisjoint(_long_sentences(text))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = _options(argv)
+    avoided = Avoided()
+    labelled = load(options.labels)
+    avoided.add_labels(labelled)
+    for path in options.avoid:
+        avoided.add_rows(path)
+    rows: list[dict[str, Any]] = []
+    read: list[Path] = []
+    left_out: Counter[str] = Counter()
+    for name in SETS:
+        questions = options.qa / name / "train.jsonl.gz"
+        corpus = options.qa / name / "corpus.jsonl.gz"
+        read += [questions, corpus]
+        rows += _of_set(name, questions, corpus, avoided, left_out, options)
+    rows = _sample(rows, options.made, options.seed)
+    for spec in options.labelled:
+        source, _, count = spec.partition("=")
+        of_source = [row for row in labelled if row.source == source and row.split == "train"]
+        rows += _repeated(of_source, int(count), options.seed)
+    options.out.mkdir(parents=True, exist_ok=True)
+    pairs = options.out / "pairs.jsonl.gz"
+    lines = b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
+    pairs.write_bytes(gzip.compress(lines, mtime=0))
+    card = _card(rows, read, pairs, left_out, list(sys.argv[1:] if argv is None else argv))
+    (options.out / "README.md").write_text(card, encoding="utf-8")
+    print(f"{len(rows):,} pairs in {pairs}")
+
+
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("qa", type=Path, help="folder of the sets of questions")
+    parser.add_argument("--labels", type=Path, required=True, help="folder of labelled files")
+    parser.add_argument("--avoid", type=Path, nargs="*", default=[], help="rows not to train on")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write to")
+    parser.add_argument(
+        "--passages", type=int, default=800, help="passages of each set to make statements of"
+    )
+    parser.add_argument("--made", type=int, default=7000, help="most pairs made by rules")
+    parser.add_argument(
+        "--labelled",
+        nargs="*",
+        default=["begin=3200", "halueval=1300", "attributionbench=1900"],
+        metavar="SOURCE=COUNT",
+        help="labelled rows to add",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of all choices")
+    return parser.parse_args(argv)
+
+
+def _of_set(
+    name: str,
+    questions: Path,
+    corpus_file: Path,
+    avoided: Avoided,
+    left_out: Counter[str],
+    options: argparse.Namespace,
+) -> list[dict[str, Any]]:
+    """The pairs of one set of questions and its corpus."""
+    corpus: list[Passage] = []
+    for row in read_rows(corpus_file):
+        if avoided.has_passage(row["text"]):
+            left_out["passages"] += 1
+            continue
+        corpus.append(Passage(row["title"], row["text"], len(corpus)))
+    by_title = {normalize(passage.title): passage for passage in corpus}
+    rng = random.Random(f"{options.seed} {name}")
+    result: list[dict[str, Any]] = []
+    for passage in rng.sample(corpus, min(options.passages, len(corpus))):
+        pairs = statement_pairs(passage, corpus, rng)
+        result += _rows(pairs, name, f"passage-{passage.place}")
+    for question in read_rows(questions):
+        if avoided.has_question(question["question"]):
+            left_out["questions"] += 1
+            continue
+        gold = [by_title.get(normalize(title)) for title in question["supporting_titles"]]
+        present = [passage for passage in gold if passage is not None]
+        if len(present) == len(gold):
+            pairs = answer_pairs(question, present, corpus, rng)
+            result += _rows(pairs, name, f"{question['id']}-answer")
+        if hops_of(question):
+            pairs = thought_pairs(question, by_title, corpus, rng)
+            result += _rows(pairs, name, f"{question['id']}-thought")
+    return result
+
+
+def _rows(pairs: Iterable[PairRow], source: str, place: str) -> list[dict[str, Any]]:
+    return [
+        {"id": f"{place}-{number}", "source": source, **pair._asdict()}
+        for number, pair in enumerate(pairs)
+    ]
+
+
+def _sample(rows: list[dict[str, Any]], most: int, seed: int) -> list[dict[str, Any]]:
+    """At most so many rows, in their order."""
+    order = sorted(rows, key=lambda row: rank(seed, f"{row['source']} {row['id']}"))
+    chosen = {id(row) for row in order[:most]}
+    return [row for row in rows if id(row) in chosen]
+
+
+def _repeated(rows: Sequence[Labelled], count: int, seed: int) -> list[dict[str, Any]]:
+    """So many rows, each as often as the others but for one time."""
+    order = sorted(rows, key=lambda row: rank(seed, row.id))
+    result = []
+    for number in range(count if order else 0):
+        row = order[number % len(order)]
+        columns = {
+            "id": f"{row.id}-{number // len(order)}",
+            "source": row.source,
+            "premise": row.premise,
+            "hypothesis": row.hypothesis,
+            "question": row.question,
+            "label": row.label,
+            "kind": "labelled",
+            "task": row.task,
+        }
+        result.append(columns)
+    return result
+
+
+def _long_sentences(text: str) -> set[str]:
+    normalised = {normalize(sentence) for sentence in sentences(text)}
+    return {sentence for sentence in normalised if len(sentence) >= _LEAST_SHARED}
+
+
+def _card(
+    rows: Sequence[dict[str, Any]],
+    read: Sequence[Path],
+    pairs: Path,
+    left_out: Counter[str],
+    argv: Sequence[str],
+) -> str:
+    counts = Counter((row["kind"], row["label"], row["task"]) for row in rows)
+    table = [
+        f"| `{kind}` | {str(label).lower()} | {task} | {count:,} |"
+        for (kind, label, task), count in sorted(counts.items())
+    ]
+    digests = [
+        f"- `{path.parent.name}/{path.name}`: sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}"
+        for path in [*read, pairs]
+    ]
+    parts = [
+        "# Pairs for a small judge",
+        f"{len(rows):,} pairs of evidence and a statement, an answer or a thought, made by rules "
+        f"from real questions and passages ({LICENSES}). Labels and places of errors are known by "
+        "construction; rules err, and a sentence that says the same elsewhere is not noticed.",
+        "| kind | label | task | pairs |\n|---|---|---|---|\n" + "\n".join(table),
+        f"Left out because judges are measured on them: {left_out['questions']:,} questions and "
+        f"{left_out['passages']:,} passages.",
+        "Read and written:\n\n" + "\n".join(digests),
+        f"```bash\npython scripts/judge_data.py {' '.join(argv)}\n```",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+"""Edits of a statement: what makes it false, with the place of the error, and what leaves it true.
+
+Every edit is by rule, so that its label is known. An edit that does not apply gives `None`.
+"""
+
+import random
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ..bundled import bundled_json
+
+Span = tuple[int, int]
+
+
+class Edited(NamedTuple):
+    """A statement after an edit.
+
+    Attributes:
+        text: the statement as it now reads.
+        kind: which edit it was, a key of `ERRORS` or `REWORDINGS`.
+        spans: the characters (start, end) of `text` that the edit made wrong; empty where it is
+            still true.
+        old, new: the texts that were exchanged, to make the same exchange elsewhere; empty where
+            the edit exchanges nothing.
+    """
+
+    text: str
+    kind: str
+    spans: tuple[Span, ...] = ()
+    old: str = ""
+    new: str = ""
+
+
+Edit = Callable[[str, Sequence[str], random.Random], Edited | None]
+"""Takes a statement, texts from which other names and numbers may come, and the random numbers."""
+
+_MONTHS = (
+    "January February March April May June July August September October November December".split()
+)
+_WORDS = bundled_json("statement_edits.json")
+RELATIONS: dict[str, str] = {
+    word: other for pair in _WORDS["relations"] for word, other in (pair, pair[::-1])
+}
+"""Words that exchange one relation for another: "north" for "south", "directed" for "written"."""
+SYNONYMS: dict[str, str] = dict(_WORDS["synonyms"])
+"""Phrases, and others that say the same."""
+_NAME = re.compile(
+    r"[A-Z][\w'’-]+(?:\s(?:of|the|de|van|von|der|la|al|and|for|in)(?=\s[A-Z])|\s[A-Z][\w'’-]*\.?)*"
+)
+_NUMBER = re.compile(r"(?<![\w.,-])\d+(?:,\d{3})*(?:\.\d+)?(?![\w]|[.,]\d|-\d)")
+_AUXILIARY = re.compile(r"\b(?:is|was|are|were|has|had|can|could|will|would|did|does)\b(?! not\b)")
+_NOT = re.compile(r"\b(?:is|was|are|were|has|had|can|could|will|would|did|does)( not)\b")
+_DAY_FIRST = re.compile(rf"\b(\d{{1,2}}) ({'|'.join(_MONTHS)}) (\d{{4}})\b")
+_MONTH_FIRST = re.compile(rf"\b({'|'.join(_MONTHS)}) (\d{{1,2}}), (\d{{4}})\b")
+_DATE = re.compile(rf"\b(?:{'|'.join(_MONTHS)})\b")
+_BRACKETS = re.compile(r"\s*\([^()]*\)")
+_ASIDE = re.compile(r", (?:which|who|where|whose|including|especially|also known as)\b[^,.]*,?")
+_LAST_CLAUSE = re.compile(
+    r"(?:,| and| but|;) (?:which|who|he|she|it|they|was|is|has|had|in|with|as)\b.*$"
+)
+_BY = re.compile(
+    r"^(?P<object>[^,]{3,80}?) (?:was|is) (?P<verb>directed|written|produced|founded|released|"
+    r"composed|designed|created|published|recorded) by (?P<subject>[A-Z][^,.;]{2,60})\.?$"
+)
+_RELATION_WORD = re.compile(
+    rf"\b(?:{'|'.join(sorted(map(re.escape, RELATIONS), key=len, reverse=True))})\b"
+)
+_SYNONYM = re.compile(
+    rf"\b(?:{'|'.join(sorted(map(re.escape, SYNONYMS), key=len, reverse=True))})\b"
+)
+# words with a capital that name nothing
+_NO_NAMES = frozenset(_WORDS["no_names"])
+
+
+def names(text: str) -> list[str]:
+    """The names in a text, by their capitals: words that begin with one, inside a sentence or
+    several in a row.
+
+    Example:
+        >>> names("The film was directed by Henrik Ruben Genz in Denmark.")
+        ['Henrik Ruben Genz', 'Denmark']
+    """
+    result = []
+    for match in _NAME.finditer(text):
+        name = match[0].rstrip(".")
+        words = name.split()
+        while words and words[0] in _NO_NAMES:
+            words = words[1:]
+        starts = match.start() == 0 or text[: match.start()].rstrip()[-1:] in ".!?\n\"'"
+        if words and not (starts and len(words) == 1):
+            result.append(" ".join(words))
+    return result
+
+
+def other_name(statement: str, texts: Sequence[str], rng: random.Random) -> Edited | None:
+    """Another name, of about as many words, in the place of one."""
+    here = [name for name in names(statement) if not _DATE.fullmatch(name)]
+    if not here:
+        return None
+    old = rng.choice(here)
+    known = {name for text in texts for name in names(text)}
+    taken = statement.lower()
+    candidates = sorted(
+        name
+        for name in known
+        if abs(len(name.split()) - len(old.split())) <= 1
+        and not _DATE.search(name)
+        and name.lower() not in taken
+        and not _share_word(name, old)
+    )
+    return _exchanged(statement, old, rng.choice(candidates), "name") if candidates else None
+
+
+def other_number(statement: str, texts: Sequence[str], rng: random.Random) -> Edited | None:
+    """Another number, half of the time one of the texts with as many digits."""
+    here = _NUMBER.findall(statement)
+    if not here:
+        return None
+    old = rng.choice(here)
+    numbers = {number for text in texts for number in _NUMBER.findall(text)}
+    alike = sorted(n for n in numbers if len(n) == len(old) and n not in statement)
+    new = rng.choice(alike) if alike and rng.random() < 0.5 else _changed_number(old, rng)
+    return _exchanged(statement, old, new, "number") if new not in statement else None
+
+
+def other_date(statement: str, texts: Sequence[str], rng: random.Random) -> Edited | None:
+    """Another month, or a year some years off."""
+    month = _DATE.search(statement)
+    if month is not None and rng.random() < 0.5:
+        new = rng.choice([name for name in _MONTHS if name != month[0]])
+        return _exchanged(statement, month[0], new, "date")
+    years = [n for n in _NUMBER.findall(statement) if re.fullmatch(r"1[0-9]{3}|20[0-2][0-9]", n)]
+    if not years:
+        return None
+    old = rng.choice(years)
+    new = str(int(old) + rng.choice((-1, 1)) * rng.choice((1, 2, 3, 5, 8, 10, 12, 20, 31)))
+    return _exchanged(statement, old, new, "date") if new not in statement else None
+
+
+def negated(statement: str, texts: Sequence[str], rng: random.Random) -> Edited | None:
+    """The opposite: with "not" behind the first auxiliary verb, or without the "not" there."""
+    denied = _NOT.search(statement)
+    if denied is not None:
+        text = statement[: denied.start(1)] + statement[denied.end(1) :]
+        return Edited(text, "negation", ((denied.start(), denied.start(1)),), denied[0], "")
+    verb = _AUXILIARY.search(statement)
+    if verb is None:
+        return None
+    text = f"{statement[: verb.end()]} not{statement[verb.end() :]}"
+    return Edited(text, "negation", ((verb.start(), verb.end() + 4),), verb[0], f"{verb[0]} not")
+
+
+def other_relation(statement: str, texts: Sequence[str], rng: random.Random) -> Edited | None:
+    """Another relation between the same things."""
+    here = list(_RELATION_WORD.finditer(statement))
+    if not here:
+        return None
+    old = rng.choice(here)[0]
+    return _exchanged(statement, old, RELATIONS[old], "relation")
+
+
+def swapped_roles(statement: str, texts: Sequence[str], rng: random.Random) -> Edited | None:
+    """Two names in each other's place."""
+    here = [name for name in names(statement) if " " in name]
+    if len(here) < 2:
+        return None
+    first, second = here[0], here[-1]
+    if first in second or second in first or first == second:
+        return None
+    before, _, rest = statement.partition(first)
+    between, _, after = rest.partition(second)
+    if not re.search(r"\b(?:by|of|from|than|with|defeated|married|to)\b", between):
+        return None
+    text = f"{before}{second}{between}{first}{after}"
+    start = len(before) + len(second) + len(between)
+    return Edited(
+        text,
+        "roles",
+        ((len(before), len(before) + len(second)), (start, start + len(first))),
+    )
+
+
+def with_addition(statement: str, texts: Sequence[str], rng: random.Random) -> Edited | None:
+    """The statement with a further clause, which one of the texts says of something else."""
+    clauses = []
+    for text in texts:
+        match = re.search(
+            r"\b(?:is|was|has|had|won|played|became|served|died|lived) [^.;()]*", text
+        )
+        if match is not None and 20 <= len(match[0]) <= 120:
+            clauses.append(match[0].strip())
+    if not clauses:
+        return None
+    body = statement.rstrip(" .")
+    joint = rng.choice((", and ", ", which ", " and ")) + rng.choice(clauses)
+    return Edited(f"{body}{joint}.", "addition", ((len(body), len(body) + len(joint)),))
+
+
+def compressed(statement: str, texts: Sequence[str], rng: random.Random) -> Edited | None:
+    """The statement without brackets, asides or its last clause."""
+    text = _BRACKETS.sub("", statement)
+    if rng.random() < 0.7:
+        text = _ASIDE.sub("", text)
+    if len(text) > 80 and rng.random() < 0.7:
+        shorter = _LAST_CLAUSE.sub("", text)
+        text = shorter if len(shorter) > 35 else text
+    text = text.rstrip(" .,;") + "."
+    return Edited(text, "compressed") if text != statement and len(text) > 20 else None
+
+
+def reworded(statement: str, texts: Sequence[str], rng: random.Random) -> Edited | None:
+    """The statement with a phrase that says the same, a date in the other order, or in the active
+    voice.
+    """
+    text = _MONTH_FIRST.sub(r"\2 \1 \3", statement)
+    if text == statement:
+        text = _DAY_FIRST.sub(r"\2 \1, \3", statement)
+    by = _BY.match(text)
+    if by is not None:
+        text = f"{by['subject']} {_WORDS['active'][by['verb']]} {by['object']}."
+    text = _SYNONYM.sub(lambda match: SYNONYMS[match[0]], text, count=2)
+    return Edited(text, "reworded") if text != statement else None
+
+
+def introduced(statement: str, texts: Sequence[str], rng: random.Random) -> Edited | None:
+    """The statement behind words with which a writer reports it."""
+    words = rng.choice(_WORDS["introductions"])
+    starts_with_name = statement.split(" ", 1)[0] not in _NO_NAMES
+    body = statement if starts_with_name else statement[:1].lower() + statement[1:]
+    return Edited(f"{words} {body}", "introduced")
+
+
+ERRORS: dict[str, Edit] = {
+    "name": other_name,
+    "number": other_number,
+    "date": other_date,
+    "negation": negated,
+    "relation": other_relation,
+    "roles": swapped_roles,
+    "addition": with_addition,
+}
+"""Edits after which a statement is false where the original was true."""
+REWORDINGS: dict[str, Edit] = {
+    "compressed": compressed,
+    "reworded": reworded,
+    "introduced": introduced,
+}
+"""Edits that leave a true statement true, and a false one false."""
+
+
+def exchange(text: str, edited: Edited) -> str:
+    """The same exchange of names or numbers in another text; the text as it is where there is
+    nothing to exchange.
+    """
+    if not edited.old or not edited.new:
+        return text
+    return re.sub(rf"(?<!\w){re.escape(edited.old)}(?!\w)", lambda _: edited.new, text)
+
+
+def _exchanged(statement: str, old: str, new: str, kind: str) -> Edited | None:
+    match = re.search(rf"(?<!\w){re.escape(old)}(?!\w)", statement)
+    if match is None:
+        return None
+    text = statement[: match.start()] + new + statement[match.end() :]
+    return Edited(text, kind, ((match.start(), match.start() + len(new)),), old, new)
+
+
+def _changed_number(old: str, rng: random.Random) -> str:
+    """A number of as many digits, another one."""
+    digits = [place for place, character in enumerate(old) if character.isdigit()]
+    place = rng.choice(digits)
+    choices = [d for d in "123456789" if d != old[place]]
+    return old[:place] + rng.choice(choices) + old[place + 1 :]
+
+
+def _share_word(first: str, second: str) -> bool:
+    return not set(first.lower().split()).isdisjoint(second.lower().split())

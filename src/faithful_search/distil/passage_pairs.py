@@ -1,0 +1,198 @@
+"""Labelled pairs made from real passages: statements of a passage and answers to questions, each
+with its evidence, right and with one error of a known kind.
+
+| kind | label | what was done |
+|---|---|---|
+| `stated`, `compressed`, `reworded`, `introduced`, `joined` | true | a sentence of the passage, as it stands or by other words |
+| the keys of `edits.ERRORS` | false | one fact of the statement edited |
+| `both_sides` | true | the same exchange in evidence and statement |
+| `evidence_only` | false | the exchange in the evidence alone |
+| `removed` | false | the passage without the sentence |
+| `answer` | true | the answer to the question, with the passages that it rests on |
+| `other_answer` | false | another name of these passages, or another number |
+| `unsupported_answer` | false | the right answer, without these passages |
+"""
+
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..text import sentences
+from .edits import ERRORS, REWORDINGS, Edited, Span, exchange, names, other_number
+
+_PRONOUN = re.compile(r"^(?:He|She|It|They)\b(?=\s)")
+_SHORTEST, _LONGEST = 30, 260
+"""Characters of a sentence that becomes a statement."""
+
+
+class Passage(NamedTuple):
+    """A passage of a corpus, with its place there: neighbours are often about the same topic."""
+
+    title: str
+    text: str
+    place: int
+
+
+class PairRow(NamedTuple):
+    """A pair as it is written; see `measure.agreement.labelled`."""
+
+    premise: str
+    hypothesis: str
+    label: bool
+    kind: str
+    spans: tuple[Span, ...] | None = None
+    question: str = ""
+    task: str = "support"
+
+
+def statement_pairs(
+    passage: Passage, corpus: Sequence[Passage], rng: random.Random
+) -> Iterator[PairRow]:
+    """A true and a false pair about one sentence of the passage, both on passages in the same
+    form; none where no sentence is fit.
+    """
+    fit = [s for s in sentences(passage.text) if _SHORTEST <= len(s) <= _LONGEST]
+    if not fit:
+        return
+    sentence = rng.choice(fit)
+    statement = _PRONOUN.sub(lambda _: passage.title, sentence)
+    kind = "stated"
+    if len(fit) > 1 and rng.random() < 0.12:
+        other = rng.choice([s for s in fit if s != sentence] or [sentence])
+        statement = f"{statement} {_PRONOUN.sub(lambda _: passage.title, other)}"
+        kind = "joined"
+    for name, edit in REWORDINGS.items():
+        reworded = edit(statement, (), rng) if rng.random() < 0.4 else None
+        if reworded is not None:
+            statement, kind = reworded.text, name
+    others = near(passage, corpus, rng, rng.choice((0, 0, 1, 2)))
+    form = rng.choice(FORMS)
+    evidence = shown([passage, *others], form, rng)
+    draw = rng.random()
+    if draw < 0.18:
+        yield from _exchanged_pairs(passage, statement, others, form, rng)
+        return
+    yield PairRow(evidence, statement, True, kind, ())
+    if draw < 0.36:
+        without = passage._replace(text=passage.text.replace(sentence, "").strip())
+        more = others or near(passage, corpus, rng, 2)
+        if kind != "joined" and without.text:
+            yield PairRow(shown([without, *more], form, rng), statement, False, "removed")
+            return
+    error = an_error(statement, [evidence, *_texts(near(passage, corpus, rng, 3))], rng)
+    if error is not None:
+        yield PairRow(evidence, error.text, False, error.kind, error.spans)
+
+
+def answer_pairs(
+    question: Mapping[str, Any],
+    gold: Sequence[Passage],
+    corpus: Sequence[Passage],
+    rng: random.Random,
+) -> Iterator[PairRow]:
+    """A right and a wrong answer to a question with its passages, or the right one without them."""
+    text, answer = question["question"], question["answers"][0]
+    others = near(rng.choice(gold), corpus, rng, rng.choice((0, 1, 2)))
+    others = [passage for passage in others if passage not in gold]
+    form = rng.choice(FORMS)
+    evidence = shown([*gold, *others], form, rng)
+    template = rng.choice(ANSWERS)
+    if answer.lower() not in ("yes", "no") and answer.lower() not in evidence.lower():
+        return
+    yield PairRow(evidence, template.format(answer=answer), True, "answer", (), text)
+    if rng.random() < 0.3:
+        away = near(rng.choice(gold), corpus, rng, rng.choice((1, 2, 3)))
+        bare = shown([p for p in away if p not in gold], form, rng)
+        if bare and answer.lower() not in bare.lower() and answer.lower() not in ("yes", "no"):
+            wrong = template.format(answer=answer)
+            span = (wrong.index(answer), wrong.index(answer) + len(answer))
+            yield PairRow(bare, wrong, False, "unsupported_answer", (span,), text)
+            return
+    other = an_answer_unlike(answer, text, evidence, rng)
+    if other:
+        wrong = template.format(answer=other)
+        start = wrong.index(other)
+        spans = ((start, start + len(other)),)
+        yield PairRow(evidence, wrong, False, "other_answer", spans, text)
+
+
+def an_error(statement: str, texts: Sequence[str], rng: random.Random) -> Edited | None:
+    """The statement with an error of a random kind, of those that apply."""
+    kinds = list(ERRORS)
+    rng.shuffle(kinds)
+    kinds.sort(key=lambda kind: kind != "name" or rng.random() < 0.6)  # names err most often
+    for kind in kinds:
+        edited = ERRORS[kind](statement, texts, rng)
+        if edited is not None:
+            return edited
+    return None
+
+
+def near(
+    passage: Passage, corpus: Sequence[Passage], rng: random.Random, count: int
+) -> list[Passage]:
+    """So many passages from the neighbourhood of one in its corpus, with other titles."""
+    around = corpus[max(0, passage.place - 8) : passage.place + 9]
+    fit = [other for other in around if other.title != passage.title]
+    return rng.sample(fit, min(count, len(fit)))
+
+
+FORMS = ("{title}\n{text}", "Title: {title}\n\n{text}", "{text}", "{title}: {text}", "{text}")
+"""How passages are shown to a judge; numbered ones are made of these."""
+ANSWERS = ("{answer}", "{answer}", "{answer}.", "The answer is {answer}.", "It is {answer}.")
+
+
+def shown(passages: Sequence[Passage], form: str, rng: random.Random) -> str:
+    """The passages as evidence, in random order."""
+    order = rng.sample(list(passages), len(passages))
+    texts = [form.format(title=passage.title, text=passage.text) for passage in order]
+    if len(texts) > 1 and rng.random() < 0.3:
+        texts = [f"[{number}] {text}" for number, text in enumerate(texts, 1)]
+    return "\n\n".join(texts)
+
+
+def _exchanged_pairs(
+    passage: Passage,
+    statement: str,
+    others: Sequence[Passage],
+    form: str,
+    rng: random.Random,
+) -> Iterator[PairRow]:
+    """The same exchange of a name or number on both sides, and in the evidence alone."""
+    edit = rng.choice((ERRORS["name"], ERRORS["number"], ERRORS["date"], ERRORS["name"]))
+    edited = edit(statement, [passage.text, *_texts(others)], rng)
+    if edited is None or edited.old not in passage.text:
+        return
+    changed = Passage(
+        exchange(passage.title, edited), exchange(passage.text, edited), passage.place
+    )
+    evidence = shown([changed, *others], form, rng)
+    if edited.old in evidence or edited.new not in evidence:
+        return
+    start = statement.index(edited.old)
+    yield PairRow(evidence, exchange(statement, edited), True, "both_sides", ())
+    spans = ((start, start + len(edited.old)),)
+    yield PairRow(evidence, statement, False, "evidence_only", spans)
+
+
+def an_answer_unlike(answer: str, question: str, evidence: str, rng: random.Random) -> str:
+    """A wrong answer of the same shape; empty where there is none."""
+    if answer.lower() in ("yes", "no"):
+        other = "no" if answer.lower() == "yes" else "yes"
+        return other.capitalize() if answer[0].isupper() else other
+    if re.search(r"\d", answer):
+        edited = other_number(answer, [evidence], rng)
+        return edited.text if edited is not None else ""
+    words = set(answer.lower().split())
+    candidates = sorted(
+        name
+        for name in set(names(evidence))
+        if words.isdisjoint(name.lower().split()) and name.lower() not in question.lower()
+    )
+    alike = [name for name in candidates if abs(len(name.split()) - len(words)) <= 1]
+    return rng.choice(alike) if alike else ""
+
+
+def _texts(passages: Sequence[Passage]) -> list[str]:
+    return [passage.text for passage in passages]

@@ -1,0 +1,165 @@
+"""The network of a span judge: an encoder with two heads, one for each token of the hypothesis and
+one for the pair.
+
+```
+x      = word embedding + mark embedding, read by the encoder -> h
+token  = sigmoid(w · h_i)                       that token i of the hypothesis is not supported
+pair   = sigmoid(v · gelu(U [h_cls; mean h_i; max h_i]))      that the hypothesis is supported
+loss   = BCE(pair) + weight * BCE(token), where the places of errors are known
+```
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits, gelu
+from transformers import AutoModel
+
+from ..errors import ConfigError
+from ..inference.loading import opening, read_tokenizer
+from ..judges.span_inputs import MARKS, Reading, SpanReader, unsupported_tokens
+from ..measure.agreement import Labelled
+
+IGNORED = -1.0
+"""The label of a token of which nothing is known."""
+
+
+class SpanModel(nn.Module):
+    """See the module. `token_weight` is that of the tokens' loss beside the pair's."""
+
+    def __init__(self, encoder: nn.Module, token_weight: float = 0.5) -> None:
+        super().__init__()
+        self.encoder: Any = encoder
+        self.config = self.encoder.config  # the trainer writes it down
+        self.token_weight = token_weight
+        width = self.config.hidden_size
+        self.marks = nn.Embedding(len(MARKS), width)
+        nn.init.normal_(self.marks.weight, std=0.02)
+        self.token_head = nn.Linear(width, 1)
+        self.pair_inner = nn.Linear(3 * width, width)
+        self.pair_head = nn.Linear(width, 1)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        marks: torch.Tensor,
+        attention_mask: torch.Tensor,
+        claim_mask: torch.Tensor,
+        labels: torch.Tensor | None = None,
+        token_labels: torch.Tensor | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """`logits` (rows) of support, and `token_logits` (rows, tokens) of the lack of it; with
+        labels also the `loss`.
+        """
+        words = self.encoder.get_input_embeddings()(input_ids)
+        embedded = words + self.marks(marks)
+        states = self.encoder(
+            inputs_embeds=embedded, attention_mask=attention_mask
+        ).last_hidden_state.float()
+        token_logits = self.token_head(states).squeeze(-1)
+        of_claim = claim_mask.unsqueeze(-1).to(states.dtype)
+        mean = (states * of_claim).sum(1) / of_claim.sum(1).clamp(min=1)
+        most = (states + (of_claim - 1) * 1e4).amax(1)
+        pooled = torch.cat([states[:, 0], mean, most], -1)
+        logits = self.pair_head(gelu(self.pair_inner(pooled))).squeeze(-1)
+        outputs = {"logits": logits, "token_logits": token_logits}
+        if labels is not None:
+            loss = binary_cross_entropy_with_logits(logits.float(), labels)
+            if token_labels is not None:
+                loss = loss + self.token_weight * _token_loss(token_logits.float(), token_labels)
+            outputs["loss"] = loss
+        return outputs
+
+
+def open_span_model(
+    name: str, token_weight: float = 0.5, seed: int = 0, **kwargs: Any
+) -> tuple[SpanModel, Tokenizer]:
+    """The network on an encoder, a Hub id or a directory, and its tokenizer; heads and marks are
+    initialised from `seed`. Raises `ConfigError` if they cannot be opened, or for a tokenizer
+    without [CLS] and [SEP].
+    """
+    kwargs = {key: value for key, value in kwargs.items() if value is not None}
+    kwargs.setdefault("dtype", torch.float32)
+    where = {
+        "revision": kwargs.get("revision"),
+        "trust_remote_code": kwargs.get("trust_remote_code", False),
+    }
+    backend = getattr(read_tokenizer(name, **where), "backend_tokenizer", None)
+    if backend is None or None in map(backend.token_to_id, ("[CLS]", "[SEP]")):
+        raise ConfigError(f"the tokenizer of {name!r} is not one of BERT's kind")
+    with opening(f"the encoder {name!r}"):
+        encoder = AutoModel.from_pretrained(name, **kwargs)
+    torch.manual_seed(seed)
+    return SpanModel(encoder, token_weight), backend
+
+
+def span_rows(reader: SpanReader, rows: Sequence[Labelled]) -> list[dict[str, Any]]:
+    """The inputs of each row, with the labels of the pair and of the tokens of its hypothesis.
+    Rows with an empty hypothesis are left out, and false ones that are read in several parts, of
+    which nobody knows which is wrong.
+    """
+    result = []
+    for row in rows:
+        readings = reader.readings(row.pair)
+        spans = row.spans
+        if spans is None and row.label:
+            spans = ()
+        if len(readings) > 1 and spans is None:
+            continue
+        for reading in readings:
+            label = row.label
+            token_labels = [IGNORED] * (reading.claim[1] - reading.claim[0])
+            if spans is not None:
+                places = unsupported_tokens(reading, spans)
+                token_labels = list(map(float, places))
+                label = row.label if len(readings) == 1 else not any(places)
+            result.append(
+                {
+                    "input_ids": reading.ids,
+                    "marks": reading.marks,
+                    "claim": list(reading.claim),
+                    "token_labels": token_labels,
+                    "labels": float(label),
+                    "length": len(reading.ids),
+                }
+            )
+    return result
+
+
+def collate(rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+    """A batch of what `span_rows` gives, padded to its longest row."""
+    most = max(len(row["input_ids"]) for row in rows)
+    shape = len(rows), most
+    batch: dict[str, torch.Tensor] = {
+        "input_ids": torch.zeros(shape, dtype=torch.long),
+        "marks": torch.zeros(shape, dtype=torch.long),
+        "attention_mask": torch.zeros(shape, dtype=torch.long),
+        "claim_mask": torch.zeros(shape, dtype=torch.long),
+        "token_labels": torch.full(shape, IGNORED),
+        "labels": torch.tensor([row["labels"] for row in rows]),
+    }
+    for number, row in enumerate(rows):
+        size = len(row["input_ids"])
+        start, end = row["claim"]
+        batch["input_ids"][number, :size] = torch.tensor(row["input_ids"])
+        batch["marks"][number, :size] = torch.tensor(row["marks"])
+        batch["attention_mask"][number, :size] = 1
+        batch["claim_mask"][number, start:end] = 1
+        batch["token_labels"][number, start:end] = torch.tensor(row["token_labels"])
+    return batch
+
+
+def _token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Mean over the rows of each one's mean over its labelled tokens; unsupported tokens, which are
+    rare, weigh three times as much.
+    """
+    labelled = (labels != IGNORED).float()
+    truth = labels.clamp(min=0)
+    losses = binary_cross_entropy_with_logits(logits, truth, reduction="none")
+    weights = labelled * (1 + 2 * truth)
+    by_row = (losses * weights).sum(1) / weights.sum(1).clamp(min=1)
+    rows = (labelled.sum(1) > 0).float()
+    return (by_row * rows).sum() / rows.sum().clamp(min=1)

@@ -1,0 +1,226 @@
+"""The judge that reads with a small encoder and says which words of the hypothesis the evidence
+does not support. It needs no torch: its network is an ONNX file.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+
+from ..errors import ConfigError, needs
+from . import distilled
+from .base import Judge, Pair, Verdict, Weights
+from .span_inputs import Reading, SpanReader
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+NETWORK, TOKENIZER = "model.onnx", "tokenizer.json"
+Arrays = Mapping[str, "NDArray[Any]"]
+Network = Callable[[Arrays], tuple["NDArray[Any]", "NDArray[Any]"]]
+"""Takes `input_ids`, `marks`, `attention_mask` and `claim_mask` of the shape (rows, tokens); gives
+the logits of support (rows) and those of each token's lack of it (rows, tokens).
+"""
+
+
+class MarkedSpan(NamedTuple):
+    """Characters (start, end) of a hypothesis, and the probability that they are not supported."""
+
+    start: int
+    end: int
+    p: float
+
+
+@dataclass(frozen=True)
+class SpanJudge(Judge):
+    """p that the hypothesis is supported, by a network that also marks the tokens that are not.
+
+    ```
+    p     = min over parts of the hypothesis of sigmoid(logit / temperature)
+    label = p >= threshold; no verdict where |p - threshold| < unsure
+    ```
+
+    `span_inputs` says what is read: of long evidence the parts that share most with the hypothesis,
+    so evidence in other words far away may be missed. The question is read, too. It can be gamed by
+    repeating the evidence.
+
+    Args:
+        network: see `Network`.
+        reader: makes its inputs.
+        source: where the network comes from; it names the judge.
+        threshold: the smallest p that counts as support.
+        temperature: see `distilled.calibrated`.
+        unsure: how near to the threshold p is where the judge abstains.
+        batch_tokens: tokens of a batch, padding included.
+    """
+
+    network: Network = field(repr=False, compare=False)
+    reader: SpanReader = field(repr=False, compare=False)
+    source: str = ""
+    threshold: float = 0.5
+    temperature: float = 1.0
+    unsure: float = 0.0
+    batch_tokens: int = 4096
+
+    needs_model: ClassVar[bool] = True
+    reads_queries: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        distilled.check(self.threshold, self.temperature)
+        if not 0 <= self.unsure < 1:
+            raise ConfigError(f"unsure must be at least 0 and below 1, got {self.unsure}")
+
+    @classmethod
+    def open(cls, model: str | None = None, **settings: Any) -> Self:
+        """The judge in a directory: `model.onnx`, `tokenizer.json` and `judge.json`, whose settings
+        stand where `settings` leave them open. Raises `ConfigError` when it cannot be opened.
+        """
+        with needs("the judge 'span' runs a network here and", "judge"):
+            import onnxruntime
+            from tokenizers import Tokenizer
+        folder = Path(str(model))
+        missing = [
+            name for name in (NETWORK, TOKENIZER, distilled.FILE) if not (folder / name).is_file()
+        ]
+        if missing:
+            raise ConfigError(f"{folder} is no span judge: it lacks {' and '.join(missing)}")
+        file = distilled.read_file(folder / distilled.FILE, "span")
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = int(os.environ.get("OMP_NUM_THREADS") or 0)
+        session = onnxruntime.InferenceSession(
+            folder / NETWORK, options, providers=["CPUExecutionProvider"]
+        )
+        sizes = {
+            "evidence": file.window,
+            "hypothesis": file.hypothesis_window,
+            "question": file.question_window,
+        }
+        reader = SpanReader(
+            Tokenizer.from_file(str(folder / TOKENIZER)),
+            **{name: size for name, size in sizes.items() if size is not None},
+        )
+        knobs = {
+            "temperature": file.temperature,
+            "threshold": file.threshold,
+            "unsure": file.unsure,
+        }
+        return cls(_Session(session), reader, str(model), **(knobs | settings))
+
+    @property
+    def weights(self) -> Weights:
+        return Weights(self.source)
+
+    @property
+    def name(self) -> str:
+        return f"span:{self.source}"
+
+    def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        readings_of_pairs = [self.reader.readings(pair) for pair in pairs]
+        outputs = iter(self._outputs([part for parts in readings_of_pairs for part in parts]))
+        verdicts = []
+        for pair, parts in zip(pairs, readings_of_pairs, strict=True):
+            verdicts.append(self._verdict(pair, parts, [next(outputs) for _ in parts]))
+        return verdicts
+
+    def spans(self, pair: Pair) -> list[MarkedSpan]:
+        """The tokens of the hypothesis in order, each with the probability that the evidence does
+        not support it.
+        """
+        readings = self.reader.readings(pair)
+        marked: list[MarkedSpan] = []
+        for reading, (_, tokens) in zip(readings, self._outputs(readings), strict=True):
+            marked += _marked(reading, tokens)
+        return marked
+
+    def _verdict(
+        self,
+        pair: Pair,
+        parts: Sequence[Reading],
+        outputs: Sequence[tuple[float, "NDArray[Any]"]],
+    ) -> Verdict:
+        if not parts:
+            return Verdict(0.0, False, "there is nothing to judge", self.name)
+        logits = [logit for logit, _ in outputs]
+        least = logits.index(min(logits))
+        p = distilled.calibrated(_sigmoid(logits[least]), self.temperature)
+        if abs(p - self.threshold) < self.unsure:
+            return Verdict(None, None, f"it cannot tell: p = {p:.3f}", self.name)
+        why = f"p = {p:.3f}"
+        if p < self.threshold:
+            words = _worst(pair.hypothesis, _marked(parts[least], outputs[least][1]))
+            if words:
+                why += f"; least supported: {words!r}"
+        return Verdict(p, p >= self.threshold, why, self.name)
+
+    def _outputs(self, readings: Sequence[Reading]) -> list[tuple[float, "NDArray[Any]"]]:
+        """The logit of support of each reading, and those of its hypothesis's tokens."""
+        order = sorted(range(len(readings)), key=lambda place: len(readings[place].ids))
+        outputs: dict[int, tuple[float, NDArray[Any]]] = {}
+        start = 0
+        while start < len(order):
+            end = start + 1
+            while end < len(order):
+                longest = len(readings[order[end]].ids)
+                if longest * (end + 1 - start) > self.batch_tokens:
+                    break
+                end += 1
+            batch = order[start:end]
+            logits, token_logits = self.network(arrays([readings[place] for place in batch]))
+            for row, place in enumerate(batch):
+                first, last = readings[place].claim
+                outputs[place] = float(logits[row]), token_logits[row, first:last]
+            start = end
+        return [outputs[place] for place in range(len(readings))]
+
+
+@dataclass(frozen=True)
+class _Session:
+    """The network of an ONNX file."""
+
+    session: Any
+
+    def __call__(self, inputs: Arrays) -> tuple["NDArray[Any]", "NDArray[Any]"]:
+        logits, token_logits = self.session.run(["logits", "token_logits"], dict(inputs))
+        return logits, token_logits
+
+
+def arrays(readings: Sequence[Reading]) -> dict[str, "NDArray[Any]"]:
+    """The readings as a batch, padded to the longest."""
+    shape = len(readings), max(len(reading.ids) for reading in readings)
+    names = ("input_ids", "marks", "attention_mask", "claim_mask")
+    batch = {name: np.zeros(shape, dtype=np.int64) for name in names}
+    for row, reading in enumerate(readings):
+        size = len(reading.ids)
+        batch["input_ids"][row, :size] = reading.ids
+        batch["marks"][row, :size] = reading.marks
+        batch["attention_mask"][row, :size] = 1
+        batch["claim_mask"][row, slice(*reading.claim)] = 1
+    return batch
+
+
+def _marked(reading: Reading, logits: "NDArray[Any]") -> list[MarkedSpan]:
+    return [
+        MarkedSpan(start, end, _sigmoid(float(logit)))
+        for (start, end), logit in zip(reading.places, logits, strict=True)
+    ]
+
+
+def _worst(text: str, marked: Sequence[MarkedSpan]) -> str:
+    """The words around the token that is the least supported, as far as their tokens are, too."""
+    if not marked:
+        return ""
+    worst = max(range(len(marked)), key=lambda place: marked[place].p)
+    least = marked[worst].p / 2
+    first = last = worst
+    while first > 0 and marked[first - 1].p >= least:
+        first -= 1
+    while last + 1 < len(marked) and marked[last + 1].p >= least:
+        last += 1
+    return text[marked[first].start : marked[last].end]
+
+
+def _sigmoid(logit: float) -> float:
+    return float(1 / (1 + np.exp(-np.clip(logit, -700, 700))))
