@@ -9,9 +9,10 @@ python scripts/judge_data.py QA --labels FAITHFULNESS --avoid ROLLOUTS --out out
 QA has a folder for each set, with `train.jsonl.gz` and `corpus.jsonl.gz`. LABELS is a folder of
 labelled files, as `faithful-search agreement` reads it: no passage that shares a sentence with its
 held-out rows is used, and no question that occurs there. Rows of its training side are added for
-the sources that `--labelled` names, so many of each, repeated where there are fewer. AVOID are files of rows whose questions
-are not used either, such as recorded rollouts on which judges are measured. Beside `pairs.jsonl.gz`
-it writes README.md, with counts and the digests of what was read and written.
+the sources that `--labelled` names, so many of each, repeated where there are fewer. ROLLOUTS are
+files of rows whose questions are not used either, such as rollouts on which judges are measured.
+Beside `pairs.jsonl.gz` it writes README.md, with counts and the digests of what was read and
+written.
 """
 
 import argparse
@@ -110,7 +111,9 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("qa", type=Path, help="folder of the sets of questions")
     parser.add_argument("--labels", type=Path, required=True, help="folder of labelled files")
-    parser.add_argument("--avoid", type=Path, nargs="*", default=[], help="rows not to train on")
+    parser.add_argument(
+        "--avoid", type=Path, nargs="*", default=[], help="rows whose questions are left out"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
     parser.add_argument(
         "--passages", type=int, default=800, help="passages of each set to make statements of"

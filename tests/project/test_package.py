@@ -323,6 +323,8 @@ EXTRAS = (
     "widget",
     "web",
     "dense",
+    "judge",
+    "judge-export",
     "serve",
     "mcp",
     "docs",

@@ -40,8 +40,9 @@ from .pairs import (
     resampled,
 )
 from .settings import Distillation
+from .span_calibration import calibrate
 from .span_export import TorchNetwork, export
-from .span_model import collate, open_span_model, span_rows
+from .span_model import collate, open_span_model, save, span_rows
 
 AFTER, BEFORE, SECOND = "distilled", "untrained", "second run"
 
@@ -61,6 +62,7 @@ def train_judge(
     peft_config: Any = None,
     beside: Mapping[str, Judge] | None = None,
     second: Sequence[Labelled] = (),
+    calibration: Sequence[Labelled] = (),
     model_kwargs: Mapping[str, Any] | None = None,
     base_name: str | None = None,
     resume: bool = False,
@@ -79,6 +81,8 @@ def train_judge(
             for `from_pretrained`.
         beside: other judges to measure on the same held-out rows, by their names in the table.
         second: the same pairs labelled once more: how far the labeller agrees with itself.
+        calibration: pairs of the training side by which the judge is calibrated; those that it was
+            trained on are left out. By default the validation pairs.
         resume: resume from the last complete checkpoint in `args.output_dir`.
 
     Raises:
@@ -91,7 +95,8 @@ def train_judge(
     parts = divided(rows, settings.validation)
     trainer = _trainer(parts, model, args, settings, peft_config, kwargs)
     checkpoints.train(trainer, resume)
-    file = _save(trainer, parts, base_name, args, settings)
+    calibrating = _calibrating(parts, calibration)
+    file = _save(trainer, parts, calibrating, base_name, args, settings)
     trainer.accelerator.wait_for_everyone()
     measures = trainer.is_world_process_zero()
     del trainer  # its model and optimizer make room for the judges that are measured
@@ -199,8 +204,26 @@ def _judge(model: Any, tokenizer: Any, name: str, args: Any, settings: Distillat
     return GeneratorJudge(TransformersGenerator(model, tokenizer), name, window=window)
 
 
+def _calibrating(parts: Parts, calibration: Sequence[Labelled]) -> Sequence[Labelled]:
+    """The pairs to calibrate by: of those that were given, the ones that are neither trained on nor
+    held out.
+    """
+    if not calibration:
+        return parts.validation
+    trained = {row.pair for row in parts.train}
+    unseen = [row for row in calibration if row.split == "train" and row.pair not in trained]
+    if not unseen:
+        raise DataError("no pair is left to calibrate by: all are held out or trained on")
+    return unseen
+
+
 def _save(
-    trainer: Any, parts: Parts, base_name: str, args: Any, settings: Distillation
+    trainer: Any,
+    parts: Parts,
+    calibrating: Sequence[Labelled],
+    base_name: str,
+    args: Any,
+    settings: Distillation,
 ) -> JudgeFile:
     """Save the model, and `judge.json` with the temperature fitted to the saved model's own p."""
     if settings.save_dtype:  # before the temperature is fitted: rounding moves p
@@ -239,20 +262,31 @@ def _save(
             window=judge.window,
         )
     if trainer.is_world_process_zero() and settings.head == "spans":
-        export(trainer.model, judge.reader.tokenizer, Path(args.output_dir))
+        file.write(args.output_dir)
+        save(trainer.model, judge.reader.tokenizer, Path(args.output_dir))
+        # as it was saved: the trainer's own may be wrapped for another precision
+        export(*open_span_model(args.output_dir), Path(args.output_dir))
     if trainer.is_world_process_zero():
         # written twice: the temperature is fitted to the judge as it opens from here
         file.write(args.output_dir)
-        verdicts = _load(args, settings).judge_batch([row.pair for row in parts.validation])
-        judged = [
-            (verdict.p, row.label)
-            for verdict, row in zip(verdicts, parts.validation, strict=True)
-            if verdict.p is not None
-        ]
-        temperature = heads.fit_temperature([p for p, _ in judged], [label for _, label in judged])
-        file = msgspec.structs.replace(file, temperature=temperature)
+        saved_judge = _load(args, settings)
+        if settings.head == "spans":
+            file = calibrate(saved_judge, file, calibrating)
+        else:
+            file = _with_temperature(saved_judge, file, calibrating)
         file.write(args.output_dir)
     return file
+
+
+def _with_temperature(judge: Judge, file: JudgeFile, rows: Sequence[Labelled]) -> JudgeFile:
+    verdicts = judge.judge_batch([row.pair for row in rows])
+    judged = [
+        (verdict.p, row.label)
+        for verdict, row in zip(verdicts, rows, strict=True)
+        if verdict.p is not None
+    ]
+    temperature = heads.fit_temperature([p for p, _ in judged], [label for _, label in judged])
+    return msgspec.structs.replace(file, temperature=temperature)
 
 
 def _measured(

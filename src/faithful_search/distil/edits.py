@@ -35,10 +35,8 @@ class Edited(NamedTuple):
 Edit = Callable[[str, Sequence[str], random.Random], Edited | None]
 """Takes a statement, texts from which other names and numbers may come, and the random numbers."""
 
-_MONTHS = (
-    "January February March April May June July August September October November December".split()
-)
 _WORDS = bundled_json("statement_edits.json")
+_MONTHS: list[str] = _WORDS["months"]
 RELATIONS: dict[str, str] = {
     word: other for pair in _WORDS["relations"] for word, other in (pair, pair[::-1])
 }
@@ -46,7 +44,7 @@ RELATIONS: dict[str, str] = {
 SYNONYMS: dict[str, str] = dict(_WORDS["synonyms"])
 """Phrases, and others that say the same."""
 _NAME = re.compile(
-    r"[A-Z][\w'’-]+(?:\s(?:of|the|de|van|von|der|la|al|and|for|in)(?=\s[A-Z])|\s[A-Z][\w'’-]*\.?)*"
+    r"[A-Z][\w'\u2019-]+(?:\s(?:of|the|de|van|von|der|la|al|and|for|in)(?=\s[A-Z])|\s[A-Z][\w'\u2019-]*\.?)*"
 )
 _NUMBER = re.compile(r"(?<![\w.,-])\d+(?:,\d{3})*(?:\.\d+)?(?![\w]|[.,]\d|-\d)")
 _AUXILIARY = re.compile(r"\b(?:is|was|are|were|has|had|can|could|will|would|did|does)\b(?! not\b)")

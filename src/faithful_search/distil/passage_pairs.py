@@ -3,7 +3,8 @@ with its evidence, right and with one error of a known kind.
 
 | kind | label | what was done |
 |---|---|---|
-| `stated`, `compressed`, `reworded`, `introduced`, `joined` | true | a sentence of the passage, as it stands or by other words |
+| `stated`, `joined` | true | one or two sentences of the passage |
+| `compressed`, `reworded`, `introduced` | true | the same by other words |
 | the keys of `edits.ERRORS` | false | one fact of the statement edited |
 | `both_sides` | true | the same exchange in evidence and statement |
 | `evidence_only` | false | the exchange in the evidence alone |
@@ -66,12 +67,12 @@ def statement_pairs(
         reworded = edit(statement, (), rng) if rng.random() < 0.4 else None
         if reworded is not None:
             statement, kind = reworded.text, name
-    others = near(passage, corpus, rng, rng.choice((0, 0, 1, 2)))
+    others = near(passage, corpus, rng, rng.choice((0, 0, 0, 1, 1, 2, 2, 5)))
     form = rng.choice(FORMS)
     evidence = shown([passage, *others], form, rng)
     draw = rng.random()
     if draw < 0.18:
-        yield from _exchanged_pairs(passage, statement, others, form, rng)
+        yield from _exchanged_pairs(passage, sentence, statement, others, form, rng)
         return
     yield PairRow(evidence, statement, True, kind, ())
     if draw < 0.36:
@@ -154,25 +155,30 @@ def shown(passages: Sequence[Passage], form: str, rng: random.Random) -> str:
 
 def _exchanged_pairs(
     passage: Passage,
+    sentence: str,
     statement: str,
     others: Sequence[Passage],
     form: str,
     rng: random.Random,
 ) -> Iterator[PairRow]:
-    """The same exchange of a name or number on both sides, and in the evidence alone."""
-    edit = rng.choice((ERRORS["name"], ERRORS["number"], ERRORS["date"], ERRORS["name"]))
-    edited = edit(statement, [passage.text, *_texts(others)], rng)
-    if edited is None or edited.old not in passage.text:
+    """The same exchange on both sides, and in the evidence alone."""
+    kind = rng.choice(("name", "name", "number", "date", "negation", "relation"))
+    edited = ERRORS[kind](statement, [passage.text, *_texts(others)], rng)
+    if edited is None:
         return
-    changed = Passage(
-        exchange(passage.title, edited), exchange(passage.text, edited), passage.place
-    )
+    if kind in ("negation", "relation"):  # whose words also stand where they must not change
+        text = passage.text.replace(sentence, edited.text)
+        changed = passage._replace(text=text)
+    else:
+        title, text = exchange(passage.title, edited), exchange(passage.text, edited)
+        changed = passage._replace(title=title, text=text)
+        shown_words = " ".join([title, text, *_texts(others)])
+        if edited.old in shown_words or edited.new not in shown_words:
+            return
     evidence = shown([changed, *others], form, rng)
-    if edited.old in evidence or edited.new not in evidence:
-        return
-    start = statement.index(edited.old)
-    yield PairRow(evidence, exchange(statement, edited), True, "both_sides", ())
+    start = edited.spans[0][0]
     spans = ((start, start + len(edited.old)),)
+    yield PairRow(evidence, edited.text, True, "both_sides", ())
     yield PairRow(evidence, statement, False, "evidence_only", spans)
 
 

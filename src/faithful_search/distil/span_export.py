@@ -38,7 +38,7 @@ class TorchNetwork:
 
 
 def export(model: SpanModel, tokenizer: Any, folder: Path, quantize: bool = True) -> None:
-    """Write `model.onnx` and `tokenizer.json` into `folder`; with `quantize` the weights have 8
+    """Write `model.onnx` and `tokenizer.json` of an opened judge into `folder`; with `quantize` the weights have 8
     bits, and scores differ a little from those of training.
     """
     with needs("a span judge is written as ONNX and", "judge-export"):
@@ -54,6 +54,7 @@ def export(model: SpanModel, tokenizer: Any, folder: Path, quantize: bool = True
 
 def _export_plain(model: SpanModel, path: Path) -> None:
     model = model.float().cpu().eval()
+    model.encoder.set_attn_implementation("eager")  # the exporter knows all parts of it
     example = _example()
     dynamic = {name: {0: "rows", 1: "tokens"} for name in (*_INPUTS, _OUTPUTS[1])}
     dynamic[_OUTPUTS[0]] = {0: "rows"}

@@ -10,19 +10,24 @@ loss   = BCE(pair) + weight * BCE(token), where the places of errors are known
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_model, save_model
 from tokenizers import Tokenizer
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, gelu
 from transformers import AutoModel
 
 from ..errors import ConfigError
-from ..inference.loading import opening, read_tokenizer
-from ..judges.span_inputs import MARKS, Reading, SpanReader, unsupported_tokens
+from ..inference.loading import opening, read_config, read_tokenizer
+from ..judges import distilled
+from ..judges.span import TOKENIZER
+from ..judges.span_inputs import MARKS, SpanReader, unsupported_tokens
 from ..measure.agreement import Labelled
 
+WEIGHTS = "model.safetensors"
 IGNORED = -1.0
 """The label of a token of which nothing is known."""
 
@@ -30,10 +35,10 @@ IGNORED = -1.0
 class SpanModel(nn.Module):
     """See the module. `token_weight` is that of the tokens' loss beside the pair's."""
 
-    def __init__(self, encoder: nn.Module, token_weight: float = 0.5) -> None:
+    def __init__(self, encoder: Any, token_weight: float = 0.5) -> None:
         super().__init__()
-        self.encoder: Any = encoder
-        self.config = self.encoder.config  # the trainer writes it down
+        self.encoder = encoder
+        self.config = encoder.config  # the trainer writes it down
         self.token_weight = token_weight
         width = self.config.hidden_size
         self.marks = nn.Embedding(len(MARKS), width)
@@ -77,9 +82,11 @@ class SpanModel(nn.Module):
 def open_span_model(
     name: str, token_weight: float = 0.5, seed: int = 0, **kwargs: Any
 ) -> tuple[SpanModel, Tokenizer]:
-    """The network on an encoder, a Hub id or a directory, and its tokenizer; heads and marks are
-    initialised from `seed`. Raises `ConfigError` if they cannot be opened, or for a tokenizer
-    without [CLS] and [SEP].
+    """The network on an encoder, a Hub id or a directory, and its tokenizer.
+
+    Heads and marks are initialised from `seed`; those of a directory in which a span judge was
+    saved are kept. Raises `ConfigError` if they cannot be opened, or for a tokenizer without [CLS]
+    and [SEP].
     """
     kwargs = {key: value for key, value in kwargs.items() if value is not None}
     kwargs.setdefault("dtype", torch.float32)
@@ -90,10 +97,25 @@ def open_span_model(
     backend = getattr(read_tokenizer(name, **where), "backend_tokenizer", None)
     if backend is None or None in map(backend.token_to_id, ("[CLS]", "[SEP]")):
         raise ConfigError(f"the tokenizer of {name!r} is not one of BERT's kind")
-    with opening(f"the encoder {name!r}"):
-        encoder = AutoModel.from_pretrained(name, **kwargs)
     torch.manual_seed(seed)
-    return SpanModel(encoder, token_weight), backend
+    saved = Path(name) / WEIGHTS
+    is_judge = (Path(name) / distilled.FILE).is_file() and saved.is_file()
+    with opening(f"the encoder {name!r}"):
+        if not is_judge:
+            encoder = AutoModel.from_pretrained(name, **kwargs)
+            return SpanModel(encoder, token_weight), backend
+        model = SpanModel(AutoModel.from_config(read_config(name, **where)), token_weight)
+        load_model(model, saved)
+    return model, backend
+
+
+def save(model: SpanModel, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write the weights, the encoder's configuration and the tokenizer, from which training can go
+    on.
+    """
+    model.config.save_pretrained(folder)
+    tokenizer.save(str(folder / TOKENIZER))
+    save_model(model, str(folder / WEIGHTS))
 
 
 def span_rows(reader: SpanReader, rows: Sequence[Labelled]) -> list[dict[str, Any]]:

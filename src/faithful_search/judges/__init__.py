@@ -52,6 +52,7 @@ def load(kind: str, model: str | None = None, **settings: Any) -> Judge:
     | facts | none | none; it knows the facts of the bundled questions |
     | embedding | an encoder, Hub id or directory | those of `EmbeddingJudge.from_pretrained` |
     | nli | an NLI classifier, or a seq2seq model of the TRUE kind | those of `NLIJudge.from_pretrained` |
+    | span | a directory that `recipes/reward_model.py` wrote with `head: spans` | those of `SpanJudge` |
     | generator | a causal LM | those of `GeneratorJudge.from_pretrained` |
     | those of `PRESETS` | one of its family; by default the preset | of its `from_pretrained` |
     | endpoint | the served model's name | `url`, and those of `EndpointJudge` |

@@ -29,7 +29,8 @@ class JudgeFile(msgspec.Struct, frozen=True):
         window, stride: tokens of a premise that a classifier reads at once, and that neighbouring
             windows share. A judge of spans reads one window, of what is chosen.
         hypothesis_window, question_window: tokens of these that a judge of spans reads at once.
-        unsure: how near to the threshold p is where a judge of spans abstains.
+        words, unsure: of a judge of spans: what the comparison of words weighs, and how near to the
+            threshold p is where it abstains.
     """
 
     kind: Kind
@@ -43,6 +44,7 @@ class JudgeFile(msgspec.Struct, frozen=True):
     stride: int | None = None
     hypothesis_window: int | None = None
     question_window: int | None = None
+    words: float = 0.0
     unsure: float = 0.0
     version: int = 1
 

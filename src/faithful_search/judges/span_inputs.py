@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..errors import ConfigError
 from ..text import well_formed
 from . import lexical
 from .base import Pair
@@ -46,7 +47,7 @@ beside a part's own, when parts are chosen.
 """
 
 
-class Reading(NamedTuple):
+class SpanInput(NamedTuple):
     """One input of the model.
 
     Attributes:
@@ -86,7 +87,7 @@ class SpanReader:
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()
 
-    def readings(self, pair: Pair) -> list[Reading]:
+    def readings(self, pair: Pair) -> list[SpanInput]:
         """The inputs for a pair, one for each part of the hypothesis; none for an empty one."""
         hypothesis = well_formed(pair.hypothesis)
         premise = well_formed(pair.premise)
@@ -115,7 +116,7 @@ class SpanReader:
         stems_of_chunks: Sequence[frozenset[str]],
         named: Collection[str],
         task: str,
-    ) -> Reading:
+    ) -> SpanInput:
         claimed, asked = _stems(part), _stems(question)
         chosen = self._chosen(chunks, stems_of_chunks, claimed, asked)
         evidence = " ".join(chunks[place] for place in chosen)
@@ -149,9 +150,10 @@ class SpanReader:
             0,
         ]
         ids += [*of_evidence.ids[: self.evidence], separator]
-        marks += _marks(evidence, of_evidence, marks_of_evidence, 0)[: self.evidence] + [0]
+        marks += _marks(evidence, of_evidence, marks_of_evidence, 0)[: self.evidence]
+        marks.append(0)
         places = [(start + begin, start + end) for begin, end in of_claim.offsets]
-        return Reading(ids, marks, (1, 1 + len(of_claim.ids)), places)
+        return SpanInput(ids, marks, (1, 1 + len(of_claim.ids)), places)
 
     def _chosen(
         self,
@@ -188,16 +190,19 @@ class SpanReader:
         return _Tokens(encoding.ids, encoding.offsets)
 
     def _count(self, texts: Sequence[str]) -> list[int]:
-        encodings = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [len(encoding.ids) for encoding in encodings]
+        # one by one: a batch is shared among threads, which costs more than it saves on short texts
+        return [len(self._encode(text).ids) for text in texts]
 
     @cached_property
     def _control(self) -> tuple[int, int]:
-        first, separator = map(self.tokenizer.token_to_id, ("[CLS]", "[SEP]"))
+        first = self.tokenizer.token_to_id("[CLS]")
+        separator = self.tokenizer.token_to_id("[SEP]")
+        if first is None or separator is None:
+            raise ConfigError("the tokenizer of a span judge needs the tokens [CLS] and [SEP]")
         return first, separator
 
 
-def unsupported_tokens(reading: Reading, spans: Sequence[tuple[int, int]]) -> list[int]:
+def unsupported_tokens(reading: SpanInput, spans: Sequence[tuple[int, int]]) -> list[int]:
     """1 for each token of the hypothesis that lies in one of the spans of characters, else 0."""
     return [
         int(any(start < span_end and span_start < end for span_start, span_end in spans))

@@ -55,6 +55,14 @@ class RewardModelArguments(Distillation, StartArguments):
         "File of the same pairs, labelled a second time, to measure how far the labeller agrees "
         "with itself. By default none.",
     )
+    calibration: list[str] = flag(
+        [],
+        "Labelled files to calibrate by: rows of their training side that are not trained on. By "
+        "default the validation pairs.",
+    )
+    calibration_limit: int = flag(
+        400, "Maximum number of pairs of each source to calibrate by; 0 for all."
+    )
     beside: list[str] = flag(
         ["lexical"],
         "Judges to measure on the same held-out pairs: lexical, nli:MODEL, embedding:MODEL, …",
@@ -86,10 +94,10 @@ def check(argv: Sequence[str]) -> None:
     """Raise `ConfigError` for mistakes in the flags that can be seen without importing torch."""
     flags = checked(RewardModelArguments, argv, default=DEFAULT_CONFIG, places=[SFT, MODEL])
     script: RewardModelArguments = flags.script
-    check_least(script, limit=0)
+    check_least(script, limit=0, calibration_limit=0)
     second = [script.second_labels] if script.second_labels else []
     if not script.dry_run:  # a dry run has its own
-        check_files(pairs=script.pairs, second_labels=second)
+        check_files(pairs=script.pairs, second_labels=second, calibration=script.calibration)
         check_model(flags.values.get("model_name_or_path"), None)
         check_folder(flags.values.get("output_dir"), script.resume, script.overwrite)
     flags.announce()
@@ -105,7 +113,7 @@ def parse(
 
     kinds = RewardModelArguments, SearchSFTConfig, ModelConfig
     script, args, model_args = parse_recipe(kinds, argv, DEFAULT_CONFIG)
-    check_least(script, limit=0)
+    check_least(script, limit=0, calibration_limit=0)
     return script, args, model_args
 
 
@@ -139,6 +147,7 @@ def distil(
         peft_config=get_peft_config(model_args),
         beside=dict(map(parse_judge, script.beside)),
         second=second_rows,
+        calibration=load_pairs(script.calibration, script.calibration_limit or None, args.seed),
         model_kwargs=model_kwargs,
         base_name=name,
         resume=script.resume,

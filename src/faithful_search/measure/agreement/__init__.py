@@ -101,13 +101,18 @@ class Against(msgspec.Struct, frozen=True):
 
 
 class BetweenJudges(msgspec.Struct, frozen=True):
-    """Two judges on the pairs of one source that both judged."""
+    """Two judges on the pairs of one source that both judged.
+
+    `auroc` is that of the second less that of the first; without a value where no pair is
+    labelled.
+    """
 
     first: str
     second: str
     source: str
     agreement: Estimate
     kappa: Estimate
+    auroc: Estimate
 
 
 class Revised(msgspec.Struct, frozen=True):
@@ -165,7 +170,7 @@ class Agreement(msgspec.Struct, frozen=True):
             parts.append(f"{spec} was not measured: {why}")
         for source, fleiss in self.among.items():
             last = f"Fleiss' κ of {len(self.judges)} judges: {interval(fleiss)} (n={fleiss.n})"
-            parts.append(f"{aligned(self._kappas(source))}\n{last}")
+            parts.append("\n".join([aligned(self._kappas(source)), last, *self._gains(source)]))
         return "\n\n".join(parts)
 
     def _kappas(self, source: str) -> list[list[str]]:
@@ -181,6 +186,14 @@ class Agreement(msgspec.Struct, frozen=True):
                 cells.append("" if kappa is None else interval(kappa))
             lines.append(cells)
         return lines
+
+    def _gains(self, source: str) -> list[str]:
+        """How far the AUROC of each judge is above that of the first, a line for each."""
+        return [
+            f"AUROC of {row.second} less that of {row.first}: {interval(row.auroc)}"
+            for row in self.between
+            if row.source == source and row.first == self.judges[0] and row.auroc.value is not None
+        ]
 
 
 def _changes(revised: Revised) -> str:
@@ -486,6 +499,8 @@ def _measured(
     for source, part in _by_source(pairs).items():
         groups = [pair.group for pair in part]
         labels = {judge: [pair.verdicts[judge].label for pair in part] for judge in judges}
+        p = {judge: [pair.verdicts[judge].p for pair in part] for judge in judges}
+        truth = [pair.truth for pair in part]
         if has_labels:
             for judge in judges:
                 row, curve = _against(judge, source, part, resampling)
@@ -501,6 +516,7 @@ def _measured(
                     labels[first], labels[second], groups, **resampling
                 ),
                 kappa=statistics.cohen_kappa(labels[first], labels[second], groups, **resampling),
+                auroc=statistics.auroc_difference(truth, p[first], p[second], groups, **resampling),
             )
             result.between.append(row_of_two)
         if len(judges) > 1:
