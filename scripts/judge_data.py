@@ -116,13 +116,13 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
     parser.add_argument(
-        "--passages", type=int, default=800, help="passages of each set to make statements of"
+        "--passages", type=int, default=2000, help="passages of each set to make statements of"
     )
-    parser.add_argument("--made", type=int, default=7000, help="most pairs made by rules")
+    parser.add_argument("--made", type=int, default=5600, help="most pairs made by rules")
     parser.add_argument(
         "--labelled",
         nargs="*",
-        default=["begin=3200", "halueval=1300", "attributionbench=1900"],
+        default=["begin=3200", "halueval=1300"],
         metavar="SOURCE=COUNT",
         help="labelled rows to add",
     )

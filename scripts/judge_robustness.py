@@ -138,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = sample(load(options.labels, "heldout"), options.limit, options.seed)
     lines = ["| judge | change | pairs | labels turned | mean change of p | false and now upheld |"]
     lines.append("|---|---|---|---|---|---|")
-    for name, judge in parse_judges(options.judge).items():
+    for name, judge in parse_judges(options.judge).opened.items():
         for kind, change in CHANGES.items():
             result: dict[str, Any] = moved(judge, rows, change, options.seed)
             cells = [name, kind, str(int(result["pairs"]))]

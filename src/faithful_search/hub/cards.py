@@ -86,8 +86,8 @@ def judge_card(
             )
     data = ModelCardData(
         base_model=base_model if is_hub_id(base_model) else None,
-        library_name="peft" if (folder / "adapter_config.json").exists() else "transformers",
-        pipeline_tag="text-classification" if file.kind == "nli" else "text-generation",
+        library_name=_library(folder, file.kind),
+        pipeline_tag="text-generation" if file.kind == "generator" else "text-classification",
         license=license,
         tags=["faithful-search", "faithfulness", "judge"],
     )
@@ -106,6 +106,13 @@ def judge_card(
         license=license,
     )
     return write_whole(folder / "README.md", card)
+
+
+def _library(folder: Path, kind: str) -> str:
+    """What opens the judge's weights."""
+    if kind == "span":
+        return "onnx"
+    return "peft" if (folder / "adapter_config.json").exists() else "transformers"
 
 
 def model_card(record: Record, recipe: str, argv: Sequence[str], plots: Sequence[str] = ()) -> Path:
