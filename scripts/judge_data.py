@@ -217,10 +217,10 @@ def _card(
         f"| `{kind}` | {str(label).lower()} | {task} | {count:,} |"
         for (kind, label, task), count in sorted(counts.items())
     ]
-    digests = [
-        f"- `{path.parent.name}/{path.name}`: sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}"
-        for path in [*read, pairs]
-    ]
+    digests = []
+    for path in [*read, pairs]:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        digests.append(f"- `{path.parent.name}/{path.name}`: sha256 {digest}")
     parts = [
         "# Pairs for a small judge",
         f"{len(rows):,} pairs of evidence and a statement, an answer or a thought, made by rules "

@@ -10,9 +10,9 @@ from faithful_search.distil.thought_pairs import hops_of, thought_pairs
 from faithful_search.text import normalize
 
 TEXTS = {
-    "Ada Lovelace": "Ada Lovelace was born in London in 1815. She wrote notes on an engine in 1843.",
-    "Notes": "The Notes were published by Richard Taylor in 1843. They were read in Paris.",
-    "Richard Taylor": "Richard Taylor was born in Norwich in 1781. He was a printer and naturalist.",
+    "Ada Lovelace": "Ada Lovelace was born in London in 1815. She wrote notes until 1843.",
+    "Notes": "The Notes were published by Richard Taylor in 1843. They were read.",
+    "Richard Taylor": "Richard Taylor was born in Norwich in 1781. He was a printer then.",
     "Jo Ray": "Jo Ray was born in Berlin in 1950. She was a singer until 1999.",
     "Kay May": "Kay May was born in Vienna in 1961. She was an actor until 2003.",
 }
@@ -77,7 +77,7 @@ def test_statements_have_many_kinds():
 
 def test_the_statement_before_an_exchange_is_not_in_the_evidence():
     pairs = [pair for pair in statements() if pair.kind == "evidence_only"]
-    assert pairs and all(pair.hypothesis not in pair.premise for pair in pairs)
+    assert {pair.hypothesis in pair.premise for pair in pairs} == {False}
 
 
 def test_a_right_answer_stands_in_its_evidence():
@@ -86,7 +86,7 @@ def test_a_right_answer_stands_in_its_evidence():
 
 def test_an_unsupported_answer_does_not_stand_there():
     pairs = [pair for pair in answers() if pair.kind == "unsupported_answer"]
-    assert pairs and all("Norwich" not in pair.premise for pair in pairs)
+    assert {"Norwich" in pair.premise for pair in pairs} == {False}
 
 
 @pytest.mark.parametrize(("answer", "other"), [("yes", "no"), ("No", "Yes")])
@@ -120,7 +120,8 @@ def test_thoughts_have_all_kinds():
 def test_after_a_failure_the_evidence_lacks_the_answer(kind):
     for pair in thoughts():
         if pair.kind == kind:
-            assert not ("Richard Taylor" in pair.premise and "Norwich" in pair.premise)
+            both = "Richard Taylor" in pair.premise and "Norwich" in pair.premise
+            assert not both
 
 
 def test_a_thought_is_asked_as_one():

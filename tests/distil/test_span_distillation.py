@@ -5,7 +5,9 @@ import sys
 from typing import Any
 
 import pytest
-from tiny_bert import bert_tokenizer, saved, tiny_encoder
+import torch
+from tiny_bert import SHAPE, bert_tokenizer, saved
+from transformers import BertConfig, BertModel
 from trl import SFTConfig
 
 from faithful_search.distil.distillation import train_judge
@@ -53,7 +55,9 @@ PAIRS = [item.pair for item in ROWS]
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return saved(tmp_path_factory.mktemp("encoder"), tiny_encoder())
+    torch.manual_seed(1)
+    network = BertModel(BertConfig(**SHAPE, initializer_range=0.05))
+    return saved(tmp_path_factory.mktemp("encoder"), network)
 
 
 @pytest.fixture(scope="module")

@@ -38,13 +38,14 @@ Edit = Callable[[str, Sequence[str], random.Random], Edited | None]
 _WORDS = bundled_json("statement_edits.json")
 _MONTHS: list[str] = _WORDS["months"]
 RELATIONS: dict[str, str] = {
-    word: other for pair in _WORDS["relations"] for word, other in (pair, pair[::-1])
+    word: opposite for pair in _WORDS["relations"] for word, opposite in (pair, pair[::-1])
 }
 """Words that exchange one relation for another: "north" for "south", "directed" for "written"."""
 SYNONYMS: dict[str, str] = dict(_WORDS["synonyms"])
 """Phrases, and others that say the same."""
 _NAME = re.compile(
-    r"[A-Z][\w'\u2019-]+(?:\s(?:of|the|de|van|von|der|la|al|and|for|in)(?=\s[A-Z])|\s[A-Z][\w'\u2019-]*\.?)*"
+    r"[A-Z][\w'\u2019-]+"
+    r"(?:\s(?:of|the|de|van|von|der|la|al|and|for|in)(?=\s[A-Z])|\s[A-Z][\w'\u2019-]*\.?)*"
 )
 _NUMBER = re.compile(r"(?<![\w.,-])\d+(?:,\d{3})*(?:\.\d+)?(?![\w]|[.,]\d|-\d)")
 _AUXILIARY = re.compile(r"\b(?:is|was|are|were|has|had|can|could|will|would|did|does)\b(?! not\b)")
@@ -76,7 +77,7 @@ def names(text: str) -> list[str]:
     several in a row.
 
     Example:
-        >>> names("The film was directed by Henrik Ruben Genz in Denmark.")
+        >>> names("The film was directed by Henrik Ruben Genz, who lives in Denmark.")
         ['Henrik Ruben Genz', 'Denmark']
     """
     result = []
@@ -97,14 +98,14 @@ def other_name(statement: str, texts: Sequence[str], rng: random.Random) -> Edit
     if not here:
         return None
     old = rng.choice(here)
-    known = {name for text in texts for name in names(text)}
-    taken = statement.lower()
+    names_there = {name for text in texts for name in names(text)}
+    lowered = statement.lower()
     candidates = sorted(
         name
-        for name in known
+        for name in names_there
         if abs(len(name.split()) - len(old.split())) <= 1
         and not _DATE.search(name)
-        and name.lower() not in taken
+        and name.lower() not in lowered
         and not _share_word(name, old)
     )
     return _exchanged(statement, old, rng.choice(candidates), "name") if candidates else None
@@ -166,8 +167,8 @@ def swapped_roles(statement: str, texts: Sequence[str], rng: random.Random) -> E
     first, second = here[0], here[-1]
     if first in second or second in first or first == second:
         return None
-    before, _, rest = statement.partition(first)
-    between, _, after = rest.partition(second)
+    before, _, behind = statement.partition(first)
+    between, _, after = behind.partition(second)
     if not re.search(r"\b(?:by|of|from|than|with|defeated|married|to)\b", between):
         return None
     text = f"{before}{second}{between}{first}{after}"

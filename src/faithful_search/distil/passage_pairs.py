@@ -60,26 +60,26 @@ def statement_pairs(
     statement = _PRONOUN.sub(lambda _: passage.title, sentence)
     kind = "stated"
     if len(fit) > 1 and rng.random() < 0.12:
-        other = rng.choice([s for s in fit if s != sentence] or [sentence])
-        statement = f"{statement} {_PRONOUN.sub(lambda _: passage.title, other)}"
+        second = rng.choice([s for s in fit if s != sentence] or [sentence])
+        statement = f"{statement} {_PRONOUN.sub(lambda _: passage.title, second)}"
         kind = "joined"
     for name, edit in REWORDINGS.items():
         reworded = edit(statement, (), rng) if rng.random() < 0.4 else None
         if reworded is not None:
             statement, kind = reworded.text, name
-    others = near(passage, corpus, rng, rng.choice((0, 0, 0, 1, 1, 2, 2, 5)))
+    distractors = near(passage, corpus, rng, rng.choice((0, 0, 0, 1, 1, 2, 2, 5)))
     form = rng.choice(FORMS)
-    evidence = shown([passage, *others], form, rng)
+    evidence = shown([passage, *distractors], form, rng)
     draw = rng.random()
     if draw < 0.18:
-        yield from _exchanged_pairs(passage, sentence, statement, others, form, rng)
+        yield from _exchanged_pairs(passage, sentence, statement, distractors, form, rng)
         return
     yield PairRow(evidence, statement, True, kind, ())
     if draw < 0.36:
         without = passage._replace(text=passage.text.replace(sentence, "").strip())
-        more = others or near(passage, corpus, rng, 2)
+        away = distractors or near(passage, corpus, rng, 2)
         if kind != "joined" and without.text:
-            yield PairRow(shown([without, *more], form, rng), statement, False, "removed")
+            yield PairRow(shown([without, *away], form, rng), statement, False, "removed")
             return
     error = an_error(statement, [evidence, *_texts(near(passage, corpus, rng, 3))], rng)
     if error is not None:
@@ -94,10 +94,10 @@ def answer_pairs(
 ) -> Iterator[PairRow]:
     """A right and a wrong answer to a question with its passages, or the right one without them."""
     text, answer = question["question"], question["answers"][0]
-    others = near(rng.choice(gold), corpus, rng, rng.choice((0, 1, 2)))
-    others = [passage for passage in others if passage not in gold]
+    distractors = near(rng.choice(gold), corpus, rng, rng.choice((0, 1, 2)))
+    distractors = [passage for passage in distractors if passage not in gold]
     form = rng.choice(FORMS)
-    evidence = shown([*gold, *others], form, rng)
+    evidence = shown([*gold, *distractors], form, rng)
     template = rng.choice(ANSWERS)
     if answer.lower() not in ("yes", "no") and answer.lower() not in evidence.lower():
         return
@@ -110,11 +110,11 @@ def answer_pairs(
             span = (wrong.index(answer), wrong.index(answer) + len(answer))
             yield PairRow(bare, wrong, False, "unsupported_answer", (span,), text)
             return
-    other = an_answer_unlike(answer, text, evidence, rng)
-    if other:
-        wrong = template.format(answer=other)
-        start = wrong.index(other)
-        spans = ((start, start + len(other)),)
+    wrong_answer = an_answer_unlike(answer, text, evidence, rng)
+    if wrong_answer:
+        wrong = template.format(answer=wrong_answer)
+        start = wrong.index(wrong_answer)
+        spans = ((start, start + len(wrong_answer)),)
         yield PairRow(evidence, wrong, False, "other_answer", spans, text)
 
 
@@ -135,7 +135,7 @@ def near(
 ) -> list[Passage]:
     """So many passages from the neighbourhood of one in its corpus, with other titles."""
     around = corpus[max(0, passage.place - 8) : passage.place + 9]
-    fit = [other for other in around if other.title != passage.title]
+    fit = [neighbour for neighbour in around if neighbour.title != passage.title]
     return rng.sample(fit, min(count, len(fit)))
 
 
@@ -157,13 +157,13 @@ def _exchanged_pairs(
     passage: Passage,
     sentence: str,
     statement: str,
-    others: Sequence[Passage],
+    distractors: Sequence[Passage],
     form: str,
     rng: random.Random,
 ) -> Iterator[PairRow]:
     """The same exchange on both sides, and in the evidence alone."""
     kind = rng.choice(("name", "name", "number", "date", "negation", "relation"))
-    edited = ERRORS[kind](statement, [passage.text, *_texts(others)], rng)
+    edited = ERRORS[kind](statement, [passage.text, *_texts(distractors)], rng)
     if edited is None:
         return
     if kind in ("negation", "relation"):  # whose words also stand where they must not change
@@ -172,10 +172,10 @@ def _exchanged_pairs(
     else:
         title, text = exchange(passage.title, edited), exchange(passage.text, edited)
         changed = passage._replace(title=title, text=text)
-        shown_words = " ".join([title, text, *_texts(others)])
+        shown_words = " ".join([title, text, *_texts(distractors)])
         if edited.old in shown_words or edited.new not in shown_words:
             return
-    evidence = shown([changed, *others], form, rng)
+    evidence = shown([changed, *distractors], form, rng)
     start = edited.spans[0][0]
     spans = ((start, start + len(edited.old)),)
     yield PairRow(evidence, edited.text, True, "both_sides", ())
@@ -185,8 +185,8 @@ def _exchanged_pairs(
 def an_answer_unlike(answer: str, question: str, evidence: str, rng: random.Random) -> str:
     """A wrong answer of the same shape; empty where there is none."""
     if answer.lower() in ("yes", "no"):
-        other = "no" if answer.lower() == "yes" else "yes"
-        return other.capitalize() if answer[0].isupper() else other
+        opposite = "no" if answer.lower() == "yes" else "yes"
+        return opposite.capitalize() if answer[0].isupper() else opposite
     if re.search(r"\d", answer):
         edited = other_number(answer, [evidence], rng)
         return edited.text if edited is not None else ""

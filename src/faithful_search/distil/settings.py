@@ -14,9 +14,10 @@ Balance = Literal["none", "weights", "resample"]
 @dataclass
 class Distillation:
     """How a judge is distilled; learning rate, batches and steps are the trainer's own settings.
-    The `encoder` head becomes an `nli` judge, `spans` a `span` judge. `save_dtype` is by default that of training; the
-    temperature is fitted to the judge as it loads, whatever `measure_dtype` is. Values that do not
-    fit together are a `ConfigError`.
+    The `encoder` head becomes an `nli` judge, `spans` a `span` judge.
+
+    `save_dtype` is by default that of training; the temperature is fitted to the judge as it loads,
+    whatever `measure_dtype` is. Values that do not fit together are a `ConfigError`.
     """
 
     head: Head = flag(

@@ -28,10 +28,10 @@ def calibrate(judge: SpanJudge, file: JudgeFile, rows: Sequence[Labelled]) -> Ju
     """
     pairs = [row.pair for row in rows]
     plain = replace(judge, words=0.0, temperature=1.0, unsure=0.0)
-    read = [verdict.p or 0.0 for verdict in plain.judge_batch(pairs)]
+    of_network = [verdict.p or 0.0 for verdict in plain.judge_batch(pairs)]
     counted = [verdict.p or 0.0 for verdict in GroundingJudge().judge_batch(pairs)]
     by_weight = {
-        words: [with_words(*both, words) for both in zip(read, counted, strict=True)]
+        words: [with_words(*both, words) for both in zip(of_network, counted, strict=True)]
         for words in WEIGHTS
     }
     words = max(WEIGHTS, key=lambda weight: _mean_auroc(rows, by_weight[weight]))

@@ -38,8 +38,9 @@ class TorchNetwork:
 
 
 def export(model: SpanModel, tokenizer: Any, folder: Path, quantize: bool = True) -> None:
-    """Write `model.onnx` and `tokenizer.json` of an opened judge into `folder`; with `quantize` the weights have 8
-    bits, and scores differ a little from those of training.
+    """Write `model.onnx` and `tokenizer.json` of an opened judge into `folder`.
+
+    With `quantize` the weights have 8 bits, and scores differ a little from those of training.
     """
     with needs("a span judge is written as ONNX and", "judge-export"):
         import onnx  # noqa: F401 what quantises needs it

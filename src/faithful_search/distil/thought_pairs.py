@@ -38,7 +38,7 @@ class Hop(NamedTuple):
 
 def hops_of(question: Mapping[str, Any]) -> list[Hop]:
     """The hops of a question that has a MuSiQue `decomposition` or 2Wiki `evidence_triples`; none
-    for others.
+    for distractors.
     """
     if "decomposition" in question:
         return _of_decomposition(question["decomposition"])
@@ -64,13 +64,13 @@ def thought_pairs(
         if passage is None:
             continue
         following = hops[place + 1] if place + 1 < len(hops) else None
-        others = near(passage, corpus, rng, rng.choice((1, 1, 2)))
+        distractors = near(passage, corpus, rng, rng.choice((1, 1, 2)))
         form = rng.choice(FORMS)
         if rng.random() < 0.6 and normalize(hop.answer) in normalize(passage.text):
-            evidence = shown([passage, *others], form, rng)
+            evidence = shown([passage, *distractors], form, rng)
             pairs = _after_success(hop, following, evidence, rng)
-        elif normalize(hop.answer) not in normalize(" ".join(p.text for p in others)):
-            pairs = _after_failure(hop, following, shown(others, form, rng), rng)
+        elif normalize(hop.answer) not in normalize(" ".join(p.text for p in distractors)):
+            pairs = _after_failure(hop, following, shown(distractors, form, rng), rng)
         else:
             continue
         for pair in pairs:

@@ -187,8 +187,8 @@ def stems(text: str) -> list[tuple[int, int, str]]:
     of words without digits its first six letters; empty for words that say nothing.
 
     Example:
-        >>> stems("He stood in Paris.")
-        [(0, 2, ''), (3, 8, 'stood'), (9, 11, ''), (12, 17, 'paris')]
+        >>> stems("He stood in Rome.")
+        [(0, 2, ''), (3, 8, 'stood'), (9, 11, ''), (12, 16, 'rome')]
     """
     matches = list(_WRITTEN.finditer(text))
     keys = _keys(_fold(match[0]).strip() or match[0] for match in matches)

@@ -191,15 +191,15 @@ class SpanJudge(Judge):
         return [outputs[place] for place in range(len(readings))]
 
 
-def with_words(read: float, counted: float, words: float) -> float:
-    """The network's p beside that of the comparison of words: sigmoid(logit(read) + words *
+def with_words(network: float, counted: float, words: float) -> float:
+    """The network's p beside that of the comparison of words: sigmoid(logit(network) + words *
     (counted - 1/2)).
 
     Example:
         >>> with_words(0.5, 0.5, words=4.0), round(with_words(0.5, 1.0, words=4.0), 3)
         (0.5, 0.881)
     """
-    edge = min(max(read, _EDGE), 1 - _EDGE)
+    edge = min(max(network, _EDGE), 1 - _EDGE)
     return _sigmoid(float(np.log(edge / (1 - edge))) + words * (counted - 0.5))
 
 

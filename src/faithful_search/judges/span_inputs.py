@@ -117,20 +117,20 @@ class SpanReader:
         named: Collection[str],
         task: str,
     ) -> SpanInput:
-        claimed, asked = _stems(part), _stems(question)
-        chosen = self._chosen(chunks, stems_of_chunks, claimed, asked)
+        claimed, question_stems = _stems(part), _stems(question)
+        chosen = self._chosen(chunks, stems_of_chunks, claimed, question_stems)
         evidence = " ".join(chunks[place] for place in chosen)
-        read = frozenset().union(*(stems_of_chunks[place] for place in chosen))
+        in_reading = frozenset().union(*(stems_of_chunks[place] for place in chosen))
         anywhere = frozenset().union(*stems_of_chunks)
 
         def mark_of_claim(stem: str) -> str:
             if not stem:
                 return "function"
-            if stem in read:
+            if stem in in_reading:
                 return "read"
             if stem in anywhere:
                 return "beyond"
-            if stem in asked:
+            if stem in question_stems:
                 return "asked"
             return "missing_name" if stem in stems_named else "missing"
 
@@ -160,7 +160,7 @@ class SpanReader:
         chunks: Sequence[str],
         stems_of_chunks: Sequence[frozenset[str]],
         claimed: frozenset[str],
-        asked: frozenset[str],
+        questioned: frozenset[str],
     ) -> list[int]:
         """The places of the parts that are read, in order: all that fit, or those that share
         most.
@@ -169,7 +169,7 @@ class SpanReader:
         if sum(sizes) <= self.evidence:
             return list(range(len(chunks)))
         scores = [
-            len(claimed & stems) + _QUESTION_SHARE * len((asked - claimed) & stems)
+            len(claimed & stems) + _QUESTION_SHARE * len((questioned - claimed) & stems)
             for stems in stems_of_chunks
         ]
         padded = [0.0, *scores, 0.0]
