@@ -446,18 +446,25 @@ class _Episode:
 
     def _twin_turn(self, number: int, gold: Sequence[Evidence], queries: Sequence[Query]) -> Step:
         """The turn after the changed response, in which `gold` states the fact."""
-        speech, need = self.twin_speech, self.plan.hops[number].need
-        if not gold and len(queries) == 1:
-            return Step(speech.say(GIVE_UP, need=need), answer=UNKNOWN)
-        if not gold:
-            (tool, _), (next_tool, query) = queries[:2]
-            return Step(speech.again(need, tool, next_tool), self._call(next_tool, query))
+        if gold:
+            return self._twin_turn_onward(number, gold)
+        need = self.plan.hops[number].need
+        if len(queries) == 1:
+            return Step(self.twin_speech.say(GIVE_UP, need=need), answer=UNKNOWN)
+        (tool, _), (next_tool, query) = queries[:2]
+        think = self.twin_speech.again(need, tool, next_tool)
+        return Step(think, self._call(next_tool, query))
+
+    def _twin_turn_onward(self, number: int, gold: Sequence[Evidence]) -> Step:
+        """The turn after a changed response that states the fact: the next hop, or the answer."""
         finding = self._finding(self.plan.hops[number], gold)
         if number + 1 == len(self.plan.hops):
-            return Step(speech.conclusion(finding), answer=self.plan.answers[0])
+            think = self.twin_speech.conclusion(finding)
+            return Step(think, answer=self.plan.answers[0])
         next_hop = self.plan.hops[number + 1]
         tool, query = self._queries(next_hop, self.twin_rng)[0]
-        return Step(speech.onward(finding, next_hop.need), self._call(tool, query))
+        think = self.twin_speech.onward(finding, next_hop.need)
+        return Step(think, self._call(tool, query))
 
 
 def _judging(step: Step, gold: Sequence[Evidence] | None) -> Step:
