@@ -29,8 +29,8 @@ import msgspec
 
 from faithful_search.columns import first
 from faithful_search.distil.passage_pairs import (
+    CorpusPassage,
     PairRow,
-    Passage,
     answer_pairs,
     statement_pairs,
 )
@@ -139,12 +139,12 @@ def _of_set(
     options: argparse.Namespace,
 ) -> list[dict[str, Any]]:
     """The pairs of one set of questions and its corpus."""
-    corpus: list[Passage] = []
+    corpus: list[CorpusPassage] = []
     for row in read_rows(corpus_file):
         if avoided.has_passage(row["text"]):
             left_out["passages"] += 1
             continue
-        corpus.append(Passage(row["title"], row["text"], len(corpus)))
+        corpus.append(CorpusPassage(row["title"], row["text"], len(corpus)))
     by_title = {normalize(passage.title): passage for passage in corpus}
     rng = random.Random(f"{options.seed} {name}")
     result: list[dict[str, Any]] = []

@@ -15,8 +15,9 @@ Exception
     └── GeneratorError       whatever samples the policy is down, or gives no numbers
 ```
 
-`ConfigError`, `DataError`, `DialectError` and `TemplateError` are a `ValueError`, too. What is bad
-in one row, text or call is no exception but data: an `Issue`, a note, or a score without a value.
+`ConfigError`, `WeightsError`, `DataError`, `DialectError` and `TemplateError` are a `ValueError`,
+too. What is bad in one row, text or call is no exception but data: an `Issue`, a note, or a score
+without a value.
 """
 
 from collections.abc import Iterator

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from faithful_search.distil.passage_pairs import Passage, answer_pairs, statement_pairs
+from faithful_search.distil.passage_pairs import CorpusPassage, answer_pairs, statement_pairs
 from faithful_search.distil.thought_pairs import hops_of, thought_pairs
 from faithful_search.text import normalize
 
@@ -16,7 +16,7 @@ TEXTS = {
     "Jo Ray": "Jo Ray was born in Berlin in 1950. She was a singer until 1999.",
     "Kay May": "Kay May was born in Vienna in 1961. She was an actor until 2003.",
 }
-CORPUS = [Passage(title, text, place) for place, (title, text) in enumerate(TEXTS.items())]
+CORPUS = [CorpusPassage(title, text, place) for place, (title, text) in enumerate(TEXTS.items())]
 BY_TITLE = {normalize(passage.title): passage for passage in CORPUS}
 QUESTION = {
     "id": "q1",

@@ -117,13 +117,13 @@ def run_experts(
     expert's next turn, the only one to learn from; `meta["twin"]` says how the response was
     changed. A drill is a twin that begins with the response's own call.
     """
-    table = _Table(dialect, habits or Habits(), seed, toolbox.first_arguments)
+    shared = _Shared(dialect, habits or Habits(), seed, toolbox.first_arguments)
     played: list[Played] = []
     with tqdm(
         total=len(plans), desc="expert episodes", unit="episode", disable=not progress
     ) as bar:
         for start in range(0, len(plans), concurrency):
-            episodes = [_Episode(plan, table) for plan in plans[start : start + concurrency]]
+            episodes = [_Episode(plan, shared) for plan in plans[start : start + concurrency]]
             _play_all(episodes, toolbox)
             played += [Played(episode.written(), episode.twins) for episode in episodes]
             bar.update(len(episodes))
@@ -158,7 +158,7 @@ def _next_call(game: Game, observation: Observation | None) -> ToolCall | None:
 
 
 @dataclass
-class _Table:
+class _Shared:
     """What all episodes of a run share.
 
     Attributes:
@@ -215,15 +215,15 @@ class _Speech:
 class _Episode:
     """An episode in the making: `play` makes steps and twins, `written` its trajectory."""
 
-    def __init__(self, plan: Plan, table: _Table) -> None:
+    def __init__(self, plan: Plan, shared: _Shared) -> None:
         self.plan = plan
-        self.table = table
-        self.habits = table.habits
-        self.checks = table.dialect.can_verify
-        self.rng = random.Random(f"{table.seed}:{plan.id}")
+        self.shared = shared
+        self.habits = shared.habits
+        self.checks = shared.dialect.can_verify
+        self.rng = random.Random(f"{shared.seed}:{plan.id}")
         self.speech = _Speech(self.rng, plan.answers[0], self.habits.unsaid)
         # draws of their own, so that twins do not change the episode
-        self.twin_rng = random.Random(f"{table.seed}:{plan.id}:twins")
+        self.twin_rng = random.Random(f"{shared.seed}:{plan.id}:twins")
         self.twin_speech = _Speech(self.twin_rng, plan.answers[0], self.habits.unsaid)
         is_blind = self.rng.random() < self.habits.blind
         # the first hop whose fact no response holds
@@ -317,20 +317,20 @@ class _Episode:
         """The episode as the dialect writes it."""
         blind = {"blind": True} if self.blind_from < len(self.plan.hops) else {}
         draft = self._trajectory(self.steps, self.plan.id, **blind)
-        return as_written(replace(draft, stop_reason=self.stop_reason), self.table.dialect)
+        return as_written(replace(draft, stop_reason=self.stop_reason), self.shared.dialect)
 
     def _trajectory(self, steps: Sequence[Step], id: str, **meta: Any) -> Trajectory:
         return Trajectory(
             tuple(steps),
             self.plan.question,
-            dialect=self.table.dialect.name,
+            dialect=self.shared.dialect.name,
             id=id,
             answers=self.plan.answers,
             meta=meta,
         )
 
     def _call(self, tool: str, query: str) -> ToolCall:
-        return ToolCall(tool, {self.table.arguments[tool]: query})
+        return ToolCall(tool, {self.shared.arguments[tool]: query})
 
     def _finding(self, hop: Hop, gold: Sequence[Evidence]) -> str:
         """The hop's statement; without one, the sentence of the evidence that holds the answer,
@@ -347,11 +347,11 @@ class _Episode:
     def _queries(self, hop: Hop, rng: random.Random, once_a_tool: bool = False) -> list[Query]:
         """The hop's queries to the tools at hand, sometimes another tool's first."""
         # what a dialect that can only search calls it
-        search = self.table.dialect.search_tool or SEARCH
+        search = self.shared.dialect.search_tool or SEARCH
         queries: list[Query] = []
         for tool, text in hop.queries:
             query = (search if tool == SEARCH else tool, text)
-            if query[0] in self.table.arguments and query not in queries:
+            if query[0] in self.shared.arguments and query not in queries:
                 queries.append(query)
         of_other_tools = [query for query in queries if query[0] != queries[0][0]]
         if of_other_tools and rng.random() < self.habits.wrong_tool:
@@ -379,10 +379,10 @@ class _Episode:
         if is_empty and not is_blind:
             return NO_RESULTS
         # kept before it is changed: foils are made of what tools really return
-        self.table.shelf.put(hop, tool, evidence)
+        self.shared.shelf.put(hop, tool, evidence)
         if is_dropped or is_blind:
             kind = "blank" if is_blind and self.all_blank else twins.drawn_kind(rng)
-            response = twins.Response(hop, tool, evidence, self.table.shelf, rng)
+            response = twins.Response(hop, tool, evidence, self.shared.shelf, rng)
             evidence = response.without(kind)
         if is_shuffled:
             rng.shuffle(evidence)
@@ -417,7 +417,7 @@ class _Episode:
     ) -> list[tuple[str, list[Evidence]]]:
         """What the twins of a response hold: the kind of each, and its evidence."""
         hop, rng = self.plan.hops[number], self.twin_rng
-        response = twins.Response(hop, tool, evidence, self.table.shelf, rng)
+        response = twins.Response(hop, tool, evidence, self.shared.shelf, rng)
         gold = hop.gold(evidence)
         responses: list[tuple[str, list[Evidence]]] = []
         if evidence and rng.random() < self.habits.twins:

@@ -53,7 +53,7 @@ _NOT = re.compile(r"\b(?:is|was|are|were|has|had|can|could|will|would|did|does)(
 _DAY_FIRST = re.compile(rf"\b(\d{{1,2}}) ({'|'.join(_MONTHS)}) (\d{{4}})\b")
 _MONTH_FIRST = re.compile(rf"\b({'|'.join(_MONTHS)}) (\d{{1,2}}), (\d{{4}})\b")
 _DATE = re.compile(rf"\b(?:{'|'.join(_MONTHS)})\b")
-_BRACKETS = re.compile(r"\s*\([^()]*\)")
+_BRACKETS = re.compile(r"(?<!\s)\s*\([^()]*\)")
 _ASIDE = re.compile(r", (?:which|who|where|whose|including|especially|also known as)\b[^,.]*,?")
 _LAST_CLAUSE = re.compile(
     r"(?:,| and| but|;) (?:which|who|he|she|it|they|was|is|has|had|in|with|as)\b.*$"

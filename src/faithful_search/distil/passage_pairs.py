@@ -27,7 +27,7 @@ _SHORTEST, _LONGEST = 30, 260
 """Characters of a sentence that becomes a statement."""
 
 
-class Passage(NamedTuple):
+class CorpusPassage(NamedTuple):
     """A passage of a corpus, with its place there: neighbours are often about the same topic."""
 
     title: str
@@ -48,7 +48,7 @@ class PairRow(NamedTuple):
 
 
 def statement_pairs(
-    passage: Passage, corpus: Sequence[Passage], rng: random.Random
+    passage: CorpusPassage, corpus: Sequence[CorpusPassage], rng: random.Random
 ) -> Iterator[PairRow]:
     """A true and a false pair about one sentence of the passage, both on passages in the same
     form; none where no sentence is fit.
@@ -88,8 +88,8 @@ def statement_pairs(
 
 def answer_pairs(
     question: Mapping[str, Any],
-    gold: Sequence[Passage],
-    corpus: Sequence[Passage],
+    gold: Sequence[CorpusPassage],
+    corpus: Sequence[CorpusPassage],
     rng: random.Random,
 ) -> Iterator[PairRow]:
     """A right and a wrong answer to a question with its passages, or the right one without them."""
@@ -131,8 +131,8 @@ def an_error(statement: str, texts: Sequence[str], rng: random.Random) -> Edited
 
 
 def near(
-    passage: Passage, corpus: Sequence[Passage], rng: random.Random, count: int
-) -> list[Passage]:
+    passage: CorpusPassage, corpus: Sequence[CorpusPassage], rng: random.Random, count: int
+) -> list[CorpusPassage]:
     """So many passages from the neighbourhood of one in its corpus, with other titles."""
     around = corpus[max(0, passage.place - 8) : passage.place + 9]
     fit = [neighbour for neighbour in around if neighbour.title != passage.title]
@@ -144,7 +144,7 @@ FORMS = ("{title}\n{text}", "Title: {title}\n\n{text}", "{text}", "{title}: {tex
 ANSWERS = ("{answer}", "{answer}", "{answer}.", "The answer is {answer}.", "It is {answer}.")
 
 
-def shown(passages: Sequence[Passage], form: str, rng: random.Random) -> str:
+def shown(passages: Sequence[CorpusPassage], form: str, rng: random.Random) -> str:
     """The passages as evidence, in random order."""
     order = rng.sample(list(passages), len(passages))
     texts = [form.format(title=passage.title, text=passage.text) for passage in order]
@@ -154,10 +154,10 @@ def shown(passages: Sequence[Passage], form: str, rng: random.Random) -> str:
 
 
 def _exchanged_pairs(
-    passage: Passage,
+    passage: CorpusPassage,
     sentence: str,
     statement: str,
-    distractors: Sequence[Passage],
+    distractors: Sequence[CorpusPassage],
     form: str,
     rng: random.Random,
 ) -> Iterator[PairRow]:
@@ -200,5 +200,5 @@ def an_answer_unlike(answer: str, question: str, evidence: str, rng: random.Rand
     return rng.choice(alike) if alike else ""
 
 
-def _texts(passages: Sequence[Passage]) -> list[str]:
+def _texts(passages: Sequence[CorpusPassage]) -> list[str]:
     return [passage.text for passage in passages]

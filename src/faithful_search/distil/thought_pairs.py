@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 from ..bundled import bundled_json
 from ..text import normalize
 from .edits import Span
-from .passage_pairs import FORMS, PairRow, Passage, an_answer_unlike, near, shown
+from .passage_pairs import FORMS, CorpusPassage, PairRow, an_answer_unlike, near, shown
 
 _TEMPLATES: dict[str, list[str]] = bundled_json("thought_templates.json")
 _BACK = re.compile(r"#(\d)")
 
 
-class Hop(NamedTuple):
+class ReasoningHop(NamedTuple):
     """One step of a question: `need` is what has to be found, `answer` what is, and `title` names
     the passage that says so. `fact` says it in a sentence.
     """
@@ -36,7 +36,7 @@ class Hop(NamedTuple):
     fact: str
 
 
-def hops_of(question: Mapping[str, Any]) -> list[Hop]:
+def hops_of(question: Mapping[str, Any]) -> list[ReasoningHop]:
     """The hops of a question that has a MuSiQue `decomposition` or 2Wiki `evidence_triples`; none
     for distractors.
     """
@@ -45,14 +45,16 @@ def hops_of(question: Mapping[str, Any]) -> list[Hop]:
     hops = []
     for subject, relation, answer in question.get("evidence_triples", ()):
         need = f"the {relation} of {subject}"
-        hops.append(Hop(need, answer, subject, f"the {relation} of {subject} is {answer}."))
+        hops.append(
+            ReasoningHop(need, answer, subject, f"the {relation} of {subject} is {answer}.")
+        )
     return hops
 
 
 def thought_pairs(
     question: Mapping[str, Any],
-    passages: Mapping[str, Passage],
-    corpus: Sequence[Passage],
+    passages: Mapping[str, CorpusPassage],
+    corpus: Sequence[CorpusPassage],
     rng: random.Random,
 ) -> Iterator[PairRow]:
     """A true and a false thought about each hop, after a search that returned its passage and after
@@ -78,7 +80,7 @@ def thought_pairs(
 
 
 def _after_success(
-    hop: Hop, following: Hop | None, evidence: str, rng: random.Random
+    hop: ReasoningHop, following: ReasoningHop | None, evidence: str, rng: random.Random
 ) -> Iterator[PairRow]:
     goes_on = _goes_on(hop, following, rng)
     template = _template("states", rng)
@@ -102,7 +104,7 @@ def _after_success(
 
 
 def _after_failure(
-    hop: Hop, following: Hop | None, evidence: str, rng: random.Random
+    hop: ReasoningHop, following: ReasoningHop | None, evidence: str, rng: random.Random
 ) -> Iterator[PairRow]:
     denial = _template("denies", rng).format(need=hop.need)
     again = _template("searches_again", rng).format(need=hop.need)
@@ -117,7 +119,7 @@ def _after_failure(
     yield PairRow(evidence, thought, False, "claim", _places(thought, answer))
 
 
-def _goes_on(hop: Hop, following: Hop | None, rng: random.Random) -> str:
+def _goes_on(hop: ReasoningHop, following: ReasoningHop | None, rng: random.Random) -> str:
     if following is None:
         return _template("concludes", rng).format(answer=hop.answer)
     return _template("continues", rng).format(next=following.need)
@@ -138,7 +140,7 @@ def _places(text: str, part: str) -> tuple[Span, ...]:
     return tuple((match.start(), match.end()) for match in re.finditer(re.escape(part), text))
 
 
-def _of_decomposition(steps: Sequence[Mapping[str, str]]) -> list[Hop]:
+def _of_decomposition(steps: Sequence[Mapping[str, str]]) -> list[ReasoningHop]:
     """The hops of MuSiQue: a sub-question is "X >> relation" or a question, in which "#1" stands
     for the first answer.
     """
@@ -153,5 +155,5 @@ def _of_decomposition(steps: Sequence[Mapping[str, str]]) -> list[Hop]:
         else:
             need = text[:1].lower() + text[1:]
             fact = f'the answer to "{text}" is {step["answer"]}.'
-        hops.append(Hop(need, step["answer"], step["title"], fact))
+        hops.append(ReasoningHop(need, step["answer"], step["title"], fact))
     return hops

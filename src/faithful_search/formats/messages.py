@@ -87,7 +87,7 @@ def read(messages: Sequence[Mapping[str, Any]], users_respond: bool = True) -> l
         DataError: for a message that is not a mapping with a role.
     """
     chat: list[Message] = []
-    asked = Asked()
+    asked = OpenQuestion()
     for number, pieces in enumerate(_split_each(messages, users_respond)):
         message = messages[number]
         if _role(message) == "assistant":
@@ -100,7 +100,7 @@ def read(messages: Sequence[Mapping[str, Any]], users_respond: bool = True) -> l
     return list(_joined(paired(turns)))  # results that moved may leave two messages side by side
 
 
-class Asked:
+class OpenQuestion:
     """What a chat asks, and what tools have returned since.
 
     A user's message that holds only results of tools, as parts (Anthropic's API) or within tags
@@ -132,9 +132,9 @@ class Asked:
             self.returned.add(result)
 
 
-def asked_at_the_end(messages: Sequence[Mapping[str, Any]]) -> Asked:
+def asked_at_the_end(messages: Sequence[Mapping[str, Any]]) -> OpenQuestion:
     """What these messages ask. Raises `DataError` as `read` does."""
-    asked = Asked()
+    asked = OpenQuestion()
     for pieces in _split_each(messages, users_respond=True):
         asked.add(pieces)
     return asked

@@ -100,7 +100,7 @@ class TransformersGenerator:
         # Prompts of similar length share a batch, so that little of it is padding.
         order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
         end = self._end(sampling.stop)
-        turns = [_Turn(prompt, limit) for prompt, limit in zip(prompts, limits, strict=True)]
+        turns = [_SampledTurn(prompt, limit) for prompt, limit in zip(prompts, limits, strict=True)]
         with inference_mode(self.model):
             known = dict(enumerate(self._memory.take(prompts)))
             for start in range(0, len(order), self.batch_size):
@@ -172,7 +172,7 @@ class TransformersGenerator:
 
     def _write(
         self,
-        turns: Sequence["_Turn"],
+        turns: Sequence["_SampledTurn"],
         batch: Batch,
         memory: RowMemory,
         sampling: Sampling,
@@ -260,7 +260,7 @@ class TransformersGenerator:
 
 
 @dataclass
-class _Turn:
+class _SampledTurn:
     """What is written after a prompt; `finish` is empty while it goes on (see `Completion`)."""
 
     prompt: Row

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from .nli import open_entailment, second_of_two
 from .presets import PRESETS, Preset
-from .windowed import PLAIN, Input, Reading, WindowedJudge, as_rows
+from .windowed import PLAIN, Input, WindowedJudge, WindowReading, as_rows
 
 _FRAME = (
     '{}\n\nChoose your answer: based on the paragraph above can we conclude that "{}"?\n\n'
@@ -52,7 +52,7 @@ class FactCGJudge(WindowedJudge):
         texts = [_FRAME.format(each.premise, each.hypothesis) for each in inputs]
         return as_rows(self.tokenizer(texts, verbose=False, **PLAIN)["input_ids"])
 
-    def read(self, inputs: Sequence[Input]) -> list[Reading]:
+    def read(self, inputs: Sequence[Input]) -> list[WindowReading]:
         return self.read_rows(inputs, self._readout)
 
     @cached_property

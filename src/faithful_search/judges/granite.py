@@ -16,7 +16,7 @@ from ..inference.transformers import TransformersGenerator
 from ..text import shortened
 from .control_tokens import GENERAL
 from .presets import PRESETS, Preset
-from .windowed import Input, Reading, WindowedJudge, as_rows
+from .windowed import Input, WindowedJudge, WindowReading, as_rows
 
 _CRITERION = "groundedness"
 _SCORE = "<score>"
@@ -73,9 +73,9 @@ class GraniteJudge(WindowedJudge):
         encoded = self.tokenizer(texts, add_special_tokens=False, verbose=False)
         return as_rows(encoded["input_ids"])
 
-    def read(self, inputs: Sequence[Input]) -> list[Reading]:
+    def read(self, inputs: Sequence[Input]) -> list[WindowReading]:
         prompts = [row["input_ids"] for row in self.encode(inputs)]
-        readings = [Reading(None, "the prompt is longer than the model takes")] * len(prompts)
+        readings = [WindowReading(None, "the prompt is longer than the model takes")] * len(prompts)
         fit = []
         for number, prompt in enumerate(prompts):
             if self.limit is None or len(prompt) + _OPENING <= self.limit:
@@ -88,12 +88,12 @@ class GraniteJudge(WindowedJudge):
                 readings[number] = reading
         return readings
 
-    def _scores(self, prompts: Sequence[list[int]]) -> list[Reading]:
+    def _scores(self, prompts: Sequence[list[int]]) -> list[WindowReading]:
         """p of each prompt's answer, by the words that may follow the opening of its score."""
         sampling = Sampling(temperature=0.0, max_new_tokens=_OPENING, stop=(_SCORE,))
         completions = self._generator.generate(prompts, sampling)
         contexts = []
-        readings = [Reading(None)] * len(prompts)
+        readings = [WindowReading(None)] * len(prompts)
         scored = []
         for number, completion in enumerate(completions):
             written = self.tokenizer.decode(completion.ids)
@@ -101,7 +101,7 @@ class GraniteJudge(WindowedJudge):
                 scored.append(number)
                 contexts.append([*prompts[number], *completion.ids])
             else:
-                readings[number] = Reading(
+                readings[number] = WindowReading(
                     None, f"the model wrote no score: {shortened(written, 80)!r}"
                 )
         yes, no = (self._spellings(word) for word in ("yes", "no"))
@@ -110,9 +110,9 @@ class GraniteJudge(WindowedJudge):
             ungrounded, grounded = sum(each[: len(yes)]), sum(each[len(yes) :])
             total = ungrounded + grounded
             if 0 < total < float("inf"):
-                readings[number] = Reading(grounded / total)
+                readings[number] = WindowReading(grounded / total)
             else:
-                readings[number] = Reading(None, f"p(yes) + p(no) = {total}")
+                readings[number] = WindowReading(None, f"p(yes) + p(no) = {total}")
         return readings
 
     def _spellings(self, word: str) -> list[list[int]]:

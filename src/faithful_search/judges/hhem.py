@@ -15,7 +15,7 @@ from ..errors import ConfigError
 from ..inference.hub_files import file_beside
 from ..inference.loading import device_and_dtype, opening, read_config, read_tokenizer
 from .presets import PRESETS, Preset
-from .windowed import PLAIN, Input, Reading, WindowedJudge, as_rows
+from .windowed import PLAIN, Input, WindowedJudge, WindowReading, as_rows
 
 _FRAME = "Determine if the hypothesis is true given the premise?\n\nPremise: {}\n\nHypothesis: {}"
 _FOUNDATION = "google/flan-t5-base"
@@ -84,7 +84,7 @@ class HHEMJudge(WindowedJudge):
         encoded = self.tokenizer(texts, verbose=False, **PLAIN)["input_ids"]
         return as_rows([[self.tokenizer.pad_token_id, *ids] for ids in encoded])
 
-    def read(self, inputs: Sequence[Input]) -> list[Reading]:
+    def read(self, inputs: Sequence[Input]) -> list[WindowReading]:
         return self.read_rows(inputs, self._readout)
 
     @property

@@ -11,7 +11,7 @@ from ..errors import ConfigError
 from ..inference.loading import open_model, read_config
 from ..text import shortened
 from .presets import PRESETS, Preset
-from .windowed import PLAIN, Input, Reading, WindowedJudge, as_rows
+from .windowed import PLAIN, Input, WindowedJudge, WindowReading, as_rows
 
 _ASKED = (
     "Briefly answer the following question:\n{question}\nBear in mind that your response should be "
@@ -78,9 +78,9 @@ class LettuceJudge(WindowedJudge):
     def encode(self, inputs: Sequence[Input]) -> list[dict[str, Any]]:
         return as_rows(self._encoded(inputs)["input_ids"])
 
-    def read(self, inputs: Sequence[Input]) -> list[Reading]:
+    def read(self, inputs: Sequence[Input]) -> list[WindowReading]:
         encoded = self._encoded(inputs)
-        readings = [Reading(None)] * len(inputs)
+        readings = [WindowReading(None)] * len(inputs)
         for numbers, batch in self.padded(as_rows(encoded["input_ids"])):
             with torch.inference_mode():
                 unsupported = self.model(**batch).logits.float().softmax(-1)[..., 1].cpu()
@@ -129,12 +129,12 @@ def spans(tokens: Sequence[Span]) -> list[Span]:
     return runs
 
 
-def _reading(hypothesis: str, tokens: Sequence[Span]) -> Reading:
+def _reading(hypothesis: str, tokens: Sequence[Span]) -> WindowReading:
     if not tokens:
-        return Reading(None, "the tokenizer makes no tokens of the hypothesis")
+        return WindowReading(None, "the tokenizer makes no tokens of the hypothesis")
     quoted = []
     for span in spans(tokens)[:_MOST_SPANS]:
         words = hypothesis[span.start : span.end].strip()
         quoted.append(f'"{shortened(words, _MOST_CHARACTERS)}" ({span.p:.2f})')
     note = f"; not supported: {', '.join(quoted)}" if quoted else ""
-    return Reading(1 - max(token.p for token in tokens), note)
+    return WindowReading(1 - max(token.p for token in tokens), note)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 from .nli import open_entailment, second_of_two, writes, written_labels
 from .presets import PRESETS, Preset
-from .windowed import Input, Reading, WindowedJudge, as_rows
+from .windowed import Input, WindowedJudge, WindowReading, as_rows
 
 _TASK = "predict: "  # what the seq2seq model reads before a document
 _CLASSIFIERS_WINDOW = 400
@@ -67,7 +67,7 @@ class MiniCheckJudge(WindowedJudge):
             rows.append([*opening, *document[:most], end, *claim, end])
         return as_rows(rows)
 
-    def read(self, inputs: Sequence[Input]) -> list[Reading]:
+    def read(self, inputs: Sequence[Input]) -> list[WindowReading]:
         return self.read_rows(inputs, self._readout)
 
     @property

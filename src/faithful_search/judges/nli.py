@@ -13,7 +13,7 @@ from ..inference.batching import shared_length
 from ..inference.loading import open_model, read_config
 from . import distilled
 from .base import LABELS
-from .windowed import PLAIN, Input, Reading, WindowedJudge
+from .windowed import PLAIN, Input, WindowedJudge, WindowReading
 
 _ENTAILS = ("entailment", "entail", "entails")
 
@@ -79,7 +79,7 @@ class NLIJudge(WindowedJudge):
             encoded = self.tokenizer(premises, hypotheses, **cut, **PLAIN)
         return [{key: values[row] for key, values in encoded.items()} for row in range(len(inputs))]
 
-    def read(self, inputs: Sequence[Input]) -> list[Reading]:
+    def read(self, inputs: Sequence[Input]) -> list[WindowReading]:
         return self.read_rows(inputs, self._readout)
 
     @cached_property

@@ -35,7 +35,7 @@ class Input(NamedTuple):
     question: str = ""
 
 
-class Reading(NamedTuple):
+class WindowReading(NamedTuple):
     """p that an input's hypothesis follows, `None` where that could not be read, and a note."""
 
     p: float | None
@@ -130,7 +130,7 @@ class WindowedJudge(Judge, ABC):
         """The rows of tokens that the model reads for what `inputs` gives."""
 
     @abstractmethod
-    def read(self, inputs: Sequence[Input]) -> list[Reading]:
+    def read(self, inputs: Sequence[Input]) -> list[WindowReading]:
         """p of each input, by itself."""
 
     @classmethod
@@ -160,7 +160,7 @@ class WindowedJudge(Judge, ABC):
             verdicts.append(self._verdict(list(islice(readings, len(inputs))), note))
         return verdicts
 
-    def _verdict(self, readings: Sequence[Reading], note: str) -> Verdict:
+    def _verdict(self, readings: Sequence[WindowReading], note: str) -> Verdict:
         """The verdict on a pair by what was read of each of its windows."""
         if not readings:  # an empty hypothesis follows from nothing: p = 0, unasked
             return Verdict(0.0, False, note, self.name)
@@ -179,14 +179,14 @@ class WindowedJudge(Judge, ABC):
 
     def read_rows(
         self, inputs: Sequence[Input], supports: Callable[[Any], torch.Tensor]
-    ) -> list[Reading]:
+    ) -> list[WindowReading]:
         """p of each input, where `supports` gives p for each row of a padded batch."""
-        readings = [Reading(None)] * len(inputs)
+        readings = [WindowReading(None)] * len(inputs)
         for rows, batch in self.padded(self.encode(inputs)):
             with torch.inference_mode():
                 probabilities = supports(batch).tolist()
             for row, p in zip(rows, probabilities, strict=True):
-                readings[row] = Reading(p)
+                readings[row] = WindowReading(p)
         return readings
 
     def padded(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[list[int], Any]]:

@@ -43,7 +43,7 @@ REPLACED: dict[str, dict[str, Any]] = yaml.safe_load(
     (shipped("data") / "dry_run.yaml").read_text("utf-8")
 )
 MACHINE, MODELS = REPLACED["machine"], REPLACED["models"]
-ENCODERS = ("mpnet",)
+ENCODERS = ("bert", "mpnet")
 """Types of models that read only."""
 LAYERS, HEAD, GROUPS = 2, 8, 2
 WRONG = "Atlantis"

@@ -33,7 +33,7 @@ from ..workers import progress_bar
 from ..writing import make_folder, write_metrics
 from . import statistics
 from .labelled import Labelled, load, parse_judge, parse_judges, sample
-from .revised import Change, Revision, changes, load as load_revisions
+from .revised import LabelChange, Revision, changes, load as load_revisions
 from .statistics import Bin
 
 __all__ = [
@@ -127,7 +127,7 @@ class Revised(msgspec.Struct, frozen=True):
 
     looked_at: int
     rows: int
-    changes: list[Change]
+    changes: list[LabelChange]
     against: list[Against]
 
 

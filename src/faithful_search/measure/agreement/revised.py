@@ -18,7 +18,7 @@ class Revision(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-class Change(msgspec.Struct, frozen=True):
+class LabelChange(msgspec.Struct, frozen=True):
     """A row whose label changed."""
 
     id: str
@@ -64,12 +64,12 @@ def load(path: PathLike, rows: Iterable[Labelled]) -> dict[str, Revision]:
     return revisions
 
 
-def changes(rows: Iterable[Labelled], revisions: Mapping[str, Revision]) -> list[Change]:
+def changes(rows: Iterable[Labelled], revisions: Mapping[str, Revision]) -> list[LabelChange]:
     """The rows whose label changed, in order."""
     changed = []
     for row in rows:
         revision = revisions.get(row.id)
         if revision is not None and revision.label != row.label:
-            change = Change(row.id, row.source, row.label, revision.label, revision.why)
+            change = LabelChange(row.id, row.source, row.label, revision.label, revision.why)
             changed.append(change)
     return changed
