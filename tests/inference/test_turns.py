@@ -145,13 +145,16 @@ def test_the_nucleus_is_cut_and_logprobs_are_of_all():
     assert logprobs == pytest.approx([math.log(0.4)] * 50)
 
 
-def test_logits_that_are_not_numbers_are_an_error():
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_logits_that_are_not_numbers_are_an_error(temperature, wrong):
     broken = lab.model()
     with torch.no_grad():
-        broken.lm_head.weight[7].fill_(float("nan"))
+        broken.lm_head.weight[7].fill_(wrong)
     generator = TransformersGenerator(broken, lab.tokenizer())
-    with generator.keeping(), pytest.raises(GeneratorError, match="NaN"):
-        generator.generate([[5, 6]], Sampling(max_new_tokens=3))
+    sampling = Sampling(temperature=temperature, max_new_tokens=3)
+    with generator.keeping(), pytest.raises(GeneratorError, match="not numbers"):
+        generator.generate([[5, 6]], sampling)
 
 
 def test_only_what_is_new_is_read():

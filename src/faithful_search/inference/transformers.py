@@ -21,6 +21,11 @@ LEAVE = 8
 be copied to go on without them.
 """
 
+EXTENDING = ("linear", "dynamic", "yarn")
+"""Types of RoPE scaling whose factor multiplies a model's positions, see `positions_of`."""
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+"""What a tokenizer decodes bytes to that are not a whole character."""
+
 Choose = Callable[[torch.Tensor], tuple[Row, list[float] | None]]
 """From logits, one row for each prompt: the next tokens, and their log-probabilities, or `None`
 where these are not asked for.
@@ -66,7 +71,7 @@ class TransformersGenerator:
         self._memory: RowMemory | None = None
         # Whether `choice_probs` reads common beginnings once; `None`: not tried yet
         self.shares: bool | None = None
-        # By character, the tokens whose text holds it
+        # By character, the tokens whose text holds it or may hold the last of its bytes
         self._tokens_with: dict[str, frozenset[int]] = {}
 
     def generate(
@@ -240,7 +245,15 @@ class TransformersGenerator:
             if character not in self._tokens_with:  # each needs a look at the whole vocabulary
                 vocabulary = [[token] for token in range(len(self.tokenizer))]
                 pieces = self.tokenizer.batch_decode(vocabulary)
-                tokens = [token for token, piece in enumerate(pieces) if character in piece]
+                ends = [character]
+                if not character.isascii():
+                    # Its bytes may be spread over tokens, none of which holds it.
+                    ends.append(REPLACEMENT)
+                tokens = [
+                    token
+                    for token, piece in enumerate(pieces)
+                    if any(text in piece for text in ends)
+                ]
                 self._tokens_with[character] = frozenset(tokens)
             closers |= self._tokens_with[character]
         eos = self.model.generation_config.eos_token_id  # one token, several, or none
@@ -279,8 +292,8 @@ class _End(NamedTuple):
     Attributes:
         eos: tokens that end it.
         stop: strings that end it.
-        closers: the tokens whose text holds the last character of a stop string. Only these can
-            complete one, so that texts are decoded rarely.
+        closers: the tokens whose text holds the last character of a stop string, or may hold the
+            last of its bytes. Only these can complete one, so that texts are decoded rarely.
     """
 
     tokenizer: Any
@@ -303,21 +316,45 @@ class _End(NamedTuple):
 
 
 def positions_of(config: Any) -> int | None:
-    """How many positions a model has, with its RoPE scaling; `None` where its config does not say."""
+    """How many positions a model has, with its RoPE scaling; `None` where its config does not say.
+
+    What the scaling's `factor` multiplies depends on its `rope_type`:
+
+    - "linear" and "dynamic": `max_position_embeddings`.
+    - "yarn": `original_max_position_embeddings`, by default `max_position_embeddings`. Some models
+      ship `max_position_embeddings` extended already, others as it was: the larger result counts.
+    - any other, as "llama3" and "longrope": nothing, since their models ship
+      `max_position_embeddings` extended. The factor of "llama3" is of wavelengths: Llama 3.2's is
+      32, while its length is 16 times the original.
+    - scaling by kinds of layers (Gemma 3): nothing, since `max_position_embeddings` is extended.
+
+    Example:
+        >>> from transformers import Qwen2Config
+        >>> yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}
+        >>> positions_of(Qwen2Config(max_position_embeddings=32_768, rope_scaling=yarn))
+        131072
+    """
     if hasattr(config, "get_text_config"):
         config = config.get_text_config()
     positions = getattr(config, "max_position_embeddings", None)
     if not positions:
         return positions
     scaling = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
-    factor = (scaling or {}).get("factor") or 1.0
-    return int(positions * max(1.0, factor))
+    scaling = scaling or {}
+    kind = scaling.get("rope_type", scaling.get("type"))
+    if kind not in EXTENDING:
+        return int(positions)
+    trained = positions
+    if kind == "yarn":
+        trained = scaling.get("original_max_position_embeddings") or positions
+    return max(int(positions), int(trained * (scaling.get("factor") or 1.0)))
 
 
 def chooser(sampling: Sampling) -> Choose:
     """A function that samples as `sampling` says.
 
     Log-probabilities are of the whole distribution under its temperature, without top-k and top-p.
+    The function raises `GeneratorError` for logits that are not numbers.
     """
     greedy = sampling.temperature == 0
     temperature = sampling.temperature or 1.0
@@ -329,6 +366,7 @@ def chooser(sampling: Sampling) -> Choose:
 
     def choose(logits: torch.Tensor) -> tuple[Row, list[float] | None]:
         scores = logits.float() / temperature
+        _check_numbers(scores)
         if greedy:
             tokens = scores.argmax(-1, keepdim=True)
         else:
@@ -344,14 +382,20 @@ def chooser(sampling: Sampling) -> Choose:
     return choose
 
 
-def _drawn(probs: torch.Tensor) -> torch.Tensor:
-    """A token for each row; raises `GeneratorError` for probabilities that are not numbers."""
-    if probs[:, 0].isnan().any():
+def _check_numbers(scores: torch.Tensor) -> None:
+    """Raise `GeneratorError` for rows without a token to choose: the greatest of their scores is
+    infinite, or NaN, as it is wherever any is NaN.
+    """
+    if not scores.amax(-1).isfinite().all():
         raise GeneratorError(
-            "the model's logits are not numbers (NaN), so nothing can be sampled: its weights are "
-            "broken or its precision overflows; go back to a checkpoint with a lower learning "
-            "rate, or compute in float32"
+            "the model's logits are not numbers (NaN or infinite), so no token can be chosen: its "
+            "weights are broken or its precision overflows; go back to a checkpoint with a lower "
+            "learning rate, or compute in float32"
         )
+
+
+def _drawn(probs: torch.Tensor) -> torch.Tensor:
+    """A token for each row."""
     if probs.device.type != "cpu":
         return torch.multinomial(probs, 1)
     # On CPUs `multinomial` is slow: it draws a number for each token of the vocabulary. One for
