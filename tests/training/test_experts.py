@@ -258,6 +258,42 @@ def test_what_is_not_found_is_given_up_and_rejected(toolbox):
     assert reject(run_expert(replace(PLAN, question="Of what?"), toolbox, POU, CALM)) == "not_named"
 
 
+@pytest.fixture(scope="module")
+def search_alone():
+    with Toolbox([LocalSearch.from_corpus(PASSAGES)]) as box:
+        yield box
+
+
+OF_THE_GRAPH = replace(BORN, queries=((plans.GRAPH, "birth city of David Fincher"),))
+WITHOUT_A_TOOL = replace(PLAN, hops=(DIRECTOR, OF_THE_GRAPH))
+
+
+def test_a_hop_without_a_tool_is_given_up(search_alone):
+    episode = run_expert(WITHOUT_A_TOOL, search_alone, POU, CALM)
+    assert reject(episode) == "not_found"
+    assert episode.answer == plans.UNKNOWN
+    last = episode.steps[1]
+    assert last.helpful is True
+    [cited] = last.refs
+    assert episode.evidence[cited].source == "p1"
+
+
+def test_a_first_hop_without_a_tool_has_no_verdict(search_alone):
+    graph_hop = replace(DIRECTOR, queries=((plans.GRAPH, "director of Zodiac"),))
+    episode = run_expert(replace(PLAN, hops=(graph_hop, BORN)), search_alone, POU, CALM)
+    assert reject(episode) == "not_found"
+    assert episode.steps[0].helpful is None
+
+
+def test_twins_go_on_only_where_a_tool_can(search_alone):
+    habits = replace(CALM, twins=1.0, foreign=1.0, drills=1.0, dropped=0.5)
+    many_plans = [replace(WITHOUT_A_TOOL, id=f"q{number}") for number in range(20)]
+    all_played = experts.run_experts(many_plans, search_alone, POU, habits)
+    twins = [twin for played in all_played for twin in played.twins]
+    assert twins
+    assert {twin.steps[-1].helpful for twin in twins} == {False}
+
+
 def test_hotpotqa_quotes_the_evidence(toolbox):
     titles = ("David Fincher", "Zodiac (film)")
     [plan], _ = plans.plan_all(

@@ -110,8 +110,8 @@ def run_experts(
     same plans and seed give the same episodes.
 
     `stop_reason` is "answered", or "not_found" / "not_named" if the expert gave up: nothing stated
-    the fact, or a hop's subject was named neither by the question nor by evidence. `meta["blind"]`
-    marks episodes that rightly end in "unknown".
+    the fact, as when no tool at hand takes a hop's queries, or a hop's subject was named neither by
+    the question nor by evidence. `meta["blind"]` marks episodes that rightly end in "unknown".
 
     A twin is an episode up to one of its responses, that response with the opposite truth, and the
     expert's next turn, the only one to learn from; `meta["twin"]` says how the response was
@@ -302,8 +302,9 @@ class _Episode:
         if not self._is_blind(number):  # in a blind episode "unknown" is the right answer
             self.stop_reason = "not_found"
         need = self.plan.hops[number].need
-        last = Step(self.speech.say(GIVE_UP, need=need), answer=UNKNOWN, helpful=False)
-        self._end(last, NOT_FOUND, need=need)
+        last = Step(self.speech.say(GIVE_UP, need=need), answer=UNKNOWN)
+        # Where the hop had no query, the last response is that of the hop before, which was good.
+        self._end(_judging(last, self.gold), NOT_FOUND, need=need)
 
     def _end(self, last: Step, check: Sequence[str], **parts: str) -> None:
         """End with this step and, in dialects with verification, a check of the answer, in one of
@@ -409,6 +410,8 @@ class _Episode:
                 continue
             changed = replace(step, evidence=_numbered(pieces, first))
             steps = self._twin(kind, number, changed, queries)
+            if not steps:
+                continue
             twin_id = f"{self.plan.id}@{len(self.twins)}"
             self.twins.append(self._trajectory(steps, twin_id, twin=kind))
 
@@ -434,7 +437,7 @@ class _Episode:
 
     def _twin(self, kind: str, number: int, step: Step, queries: Sequence[Query]) -> list[Step]:
         """The steps so far, the one with the changed response, and the next turn as the expert
-        would write it then.
+        would write it then; empty where there is no such turn.
         """
         hop = self.plan.hops[number]
         steps = [*self.steps, step]
@@ -442,10 +445,17 @@ class _Episode:
             think = self.twin_speech.onward("", hop.need)
             steps = [Step(think, step.call, evidence=step.evidence)]
         gold = hop.gold(step.evidence)
-        return [*steps, _judging(self._twin_turn(number, gold, queries), gold)]
+        next_turn = self._twin_turn(number, gold, queries)
+        if next_turn is None:
+            return []
+        return [*steps, _judging(next_turn, gold)]
 
-    def _twin_turn(self, number: int, gold: Sequence[Evidence], queries: Sequence[Query]) -> Step:
-        """The turn after the changed response, in which `gold` states the fact."""
+    def _twin_turn(
+        self, number: int, gold: Sequence[Evidence], queries: Sequence[Query]
+    ) -> Step | None:
+        """The turn after the changed response, in which `gold` states the fact; `None` where that
+        turn would be a call that no tool at hand takes.
+        """
         if gold:
             return self._twin_turn_onward(number, gold)
         need = self.plan.hops[number].need
@@ -455,14 +465,17 @@ class _Episode:
         think = self.twin_speech.again(need, tool, next_tool)
         return Step(think, self._call(next_tool, query))
 
-    def _twin_turn_onward(self, number: int, gold: Sequence[Evidence]) -> Step:
+    def _twin_turn_onward(self, number: int, gold: Sequence[Evidence]) -> Step | None:
         """The turn after a changed response that states the fact: the next hop, or the answer."""
         finding = self._finding(self.plan.hops[number], gold)
         if number + 1 == len(self.plan.hops):
             think = self.twin_speech.conclusion(finding)
             return Step(think, answer=self.plan.answers[0])
         next_hop = self.plan.hops[number + 1]
-        tool, query = self._queries(next_hop, self.twin_rng)[0]
+        queries = self._queries(next_hop, self.twin_rng)
+        if not queries:
+            return None
+        tool, query = queries[0]
         think = self.twin_speech.onward(finding, next_hop.need)
         return Step(think, self._call(tool, query))
 
