@@ -239,6 +239,20 @@ def test_an_estimate_counts_what_the_audit_will_ask(
     assert "judge: large was asked, stub answered (40 times)" in str(measured)
 
 
+@pytest.mark.parametrize(
+    ("prices", "cost"),
+    [((1.0, 2.0), "cost 0.0000"), (None, "its cost unknown without --judge-prices")],
+)
+def test_an_estimate_of_cached_answers_costs_nothing(tmp_path, prices, cost):
+    path = rollouts(tmp_path, *range(4))
+    with StubServer() as server:
+        judge = EndpointJudge("large", url=server.url, cache=tmp_path / "kept", prices=prices)
+        audit(path, tmp_path / "out", judge=judge, **INFO_THINK)
+        sentence = bill(path, judge, **INFO_THINK)
+    assert "about 0 calls (4 answers are in the cache)" in sentence
+    assert f", {cost}, " in sentence
+
+
 # going on
 
 

@@ -197,7 +197,7 @@ def bill_of(dry: "EndpointJudge", rows_read: int, total: int) -> str:
     prompt_tokens = round(scale * stats.prompt_tokens)
     completion_tokens = round(scale * stats.completion_tokens)
     cost = "its cost unknown without --judge-prices"
-    if stats.cost:
+    if dry.prices is not None:
         cost = f"cost {scale * stats.cost:.4f}"
     minutes = calls / dry.concurrency / 60  # if a call takes a second, which nobody knows
     return (
