@@ -61,6 +61,26 @@ def test_the_newest_complete_checkpoint_is_taken(
     assert fault(folder) == "no optimizer: only the model was saved"
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{}",
+        b"[]",
+        b"null",
+        b'{"files": []}',
+        b'{"files": {"model.safetensors": "990"}}',
+        b"{",
+        b'"\xff"',
+    ],
+)
+def test_sizes_that_cannot_be_read_are_a_fault(tmp_path, content):
+    older = checkpoint(tmp_path, 2)
+    newer = checkpoint(tmp_path, 4)
+    (newer / "saved_files.json").write_bytes(content)
+    assert fault(newer).startswith("no readable saved_files.json")
+    assert last_checkpoint(tmp_path) == older
+
+
 NAMES = "model.safetensors optimizer.pt scheduler.pt training_args.bin trainer_state.json rng_state_1.pth"
 
 

@@ -6,15 +6,15 @@ the sizes of the files once all are written. By them it is found what is missing
 later (a full disk, a broken copy).
 """
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from accelerate import PartialState
 from transformers import TrainerCallback
 
-from .run_folder import FILES, fault, folders, last_checkpoint
+from .run_folder import FILES, SavedFiles, fault, folders, last_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class Manifest(TrainerCallback):
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             files = [path for path in folder.rglob("*") if path.is_file()]
             sizes = {str(path.relative_to(folder)): path.stat().st_size for path in files}
-            (folder / FILES).write_text(json.dumps({"files": sizes}), encoding="utf-8")
+            (folder / FILES).write_bytes(msgspec.json.encode(SavedFiles(sizes)))
 
 
 class _Finished(Exception):

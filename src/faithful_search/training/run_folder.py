@@ -1,9 +1,10 @@
 """Find out what the folder of a run holds: a finished run, or checkpoints to resume from."""
 
-import json
 import re
 from contextlib import suppress
 from pathlib import Path
+
+import msgspec
 
 from ..errors import ConfigError
 
@@ -13,6 +14,12 @@ LOCK = "_run.lock"
 """
 FILES = "saved_files.json"
 """The file with the sizes of a checkpoint's files, which is written after them."""
+
+
+class SavedFiles(msgspec.Struct, frozen=True):
+    """What `saved_files.json` holds: the sizes of a checkpoint's files in bytes, by their names."""
+
+    files: dict[str, int]
 
 
 def check_unowned(out: Path, resume: bool, overwrite: bool) -> None:
@@ -60,10 +67,10 @@ def folders(output_dir: str | Path) -> list[Path]:
 def fault(folder: Path) -> str:
     """Why a run cannot resume from a checkpoint; empty if it can."""
     try:
-        sizes = json.loads((folder / FILES).read_text(encoding="utf-8"))["files"]
-    except (OSError, ValueError):
+        saved = msgspec.json.decode((folder / FILES).read_bytes(), type=SavedFiles)
+    except (OSError, ValueError, msgspec.MsgspecError):
         return f"no readable {FILES}: it was not saved completely, or by an earlier version"
-    for name, size in sizes.items():
+    for name, size in saved.files.items():
         file = folder / name
         if not file.exists():
             return f"{name} is missing"
