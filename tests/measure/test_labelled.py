@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import re
 from collections import Counter
 
 import pytest
@@ -126,6 +127,21 @@ def test_what_is_wrong_is_said(tmp_path, rows, message):
         load(file_of(tmp_path / "file.jsonl", rows))
 
 
+@pytest.mark.parametrize("p", [1.5, -0.1, "high", "0.5", True, [0.5]])
+def test_a_p_that_is_no_probability_is_an_error(tmp_path, p):
+    row = {"premise": "P", "claim": "C", "label": 1, "p": p}
+    path = file_of(tmp_path / "file.jsonl", [{**row, "p": 0.5}, row])
+    message = f"{path}, row 2: p must be a number in [0, 1], got {p!r}"
+    with pytest.raises(DataError, match=re.escape(message)):
+        load(path)
+
+
+@pytest.mark.parametrize("p", [0, 1, 0.25, None])
+def test_a_p_is_what_the_labeller_gave(tmp_path, p):
+    path = file_of(tmp_path / "file.jsonl", [{"premise": "P", "claim": "C", "label": 1, "p": p}])
+    assert load(path)[0].p == p
+
+
 def test_missing_and_broken_sources(tmp_path):
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"premise": "P"')[:-4])
     for name, message in (("nothing.jsonl", "No such file"), ("cut.jsonl.gz", "cannot read")):
@@ -167,6 +183,17 @@ def test_what_the_test_file_shares_leaves_train(tmp_path):
     assert [row.split for row in load(path)] == ["overlap", "overlap", "train"]
     assert Counter(row.split for row in load(tmp_path)) == {"overlap": 2, "train": 1, "heldout": 1}
     assert [row.question for row in load(path, "train")] == [three]
+
+
+@pytest.mark.parametrize(("source", "split"), [("mine", "overlap"), ("other", "train")])
+def test_rows_overlap_within_their_source(tmp_path, source, split):
+    (held,), (train,) = questions(True, 1), questions(False, 1)
+    row = {"premise": "Same.", "claim": "C", "label": 1}
+    rows = [
+        {**row, "question": held, "source": "mine"},
+        {**row, "question": train, "source": source},
+    ]
+    assert load(file_of(tmp_path / "file.jsonl", rows))[1].split == split
 
 
 texts = st.sampled_from(["a b", "A  b!", "c", "d", "e", "f", "?", "", "g h", "ﬁ", "fi"])

@@ -6,7 +6,7 @@ change. A row's *group* is its question, or its premise where it has no question
 out when the first eight hex digits of the group's SHA-256 are divisible by five, or when it comes
 from AttributionBench's test file. The hashed text is NFKC, in lower case, with punctuation and runs
 of blanks replaced by one blank. A row that is not held out, but shares a question or a passage with
-one that is, has the split `overlap`. All others are `train`.
+a held out row of the same source, has the split `overlap`. All others are `train`.
 """
 
 import hashlib
@@ -316,7 +316,6 @@ def _labelled(row: Row, place: str, stem: str) -> tuple[Labelled, Sequence[str]]
             "the premise must be a text or a list of texts, hypothesis and question must be texts"
         )
     task: Any = row.get("task") or "support"
-    p = row.get("p")
     if task not in get_args(Task):
         raise ValueError(f"unknown task {task!r}; there are: {', '.join(get_args(Task))}")
     # Normalised, so that two spellings of a question do not stand on both sides of a split
@@ -328,9 +327,6 @@ def _labelled(row: Row, place: str, stem: str) -> tuple[Labelled, Sequence[str]]
     source = str(row.get("source") or stem)
     is_test = stem == TEST_FILE and source == "attributionbench"
     is_held_out = is_test or int(keys[0][:8], 16) % FOLDS == 0
-    probability = None
-    if isinstance(p, (int, float)) and not isinstance(p, bool) and 0 <= p <= 1:
-        probability = float(p)
     labelled = Labelled(
         id=place if row.get("id") is None else f"{place}:{row['id']}",
         premise="\n\n".join(passages),
@@ -341,11 +337,21 @@ def _labelled(row: Row, place: str, stem: str) -> tuple[Labelled, Sequence[str]]
         split="heldout" if is_held_out else "train",
         group=keys[0][:16],
         task=task,
-        p=probability,
+        p=_probability(row.get("p")),
         kind=str(row.get("kind") or ""),
         spans=_spans(row.get("spans"), hypothesis),
     )
     return labelled, keys
+
+
+def _probability(value: Any) -> float | None:
+    """The labeller's probability, `None` where there is none; `ValueError` for what is none."""
+    if value is None:
+        return None
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= 1:
+        raise ValueError(f"p must be a number in [0, 1], got {value!r}")
+    return float(value)
 
 
 def _spans(value: Any, hypothesis: str) -> tuple[tuple[int, int], ...] | None:
