@@ -474,8 +474,10 @@ def measuring_jobs(plan: Plan, measured: Measured) -> list[Job]:
 
 
 def results_of(plan: Plan, measured: Measured, name: str) -> Path:
-    """The folder for a policy's results on a set of questions."""
-    return measured.folder / f"{name}_{plan.args.split}"
+    """The folder for a policy's results on a set of questions. It names the limit, so that results
+    on more or fewer questions are not compared with these.
+    """
+    return measured.folder / f"{name}_{plan.args.split}_limit_{plan.args.limit}"
 
 
 def measured_questions(plan: Plan, name: str) -> Path:
@@ -549,9 +551,9 @@ def summarise(plan: Plan, measured: Sequence[Measured], left: Sequence[str]) -> 
 def opening(plan: Plan) -> str:
     device = torch.cuda.get_device_name() if plan.args.gpu else "CPU"
     return (
-        f"{plan.args.weights.name} on {device}, {plan.args.split} questions, greedy, intervals "
-        f"over questions and seeds; {plan.args.questions_a_step} questions x "
-        f"{ROLLOUTS_A_QUESTION} rollouts a step."
+        f"{plan.args.weights.name} on {device}, at most {plan.args.limit} {plan.args.split} "
+        "questions of each set, greedy, intervals over questions and seeds; "
+        f"{plan.args.questions_a_step} questions x {ROLLOUTS_A_QUESTION} rollouts a step."
     )
 
 

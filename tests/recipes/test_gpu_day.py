@@ -211,6 +211,22 @@ def test_an_arm_without_a_step_is_named(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(("limit", "jobs"), [("4", 0), ("8", 1)])
+def test_results_on_other_questions_are_not_taken(tmp_path, limit, jobs):
+    earlier = plan_of(tmp_path, "--limit", "4")
+    start = gpu_day.what_is_measured(earlier)[1][0]
+    folder = gpu_day.results_of(earlier, start, TRAINED)
+    folder.mkdir(parents=True)
+    (folder / gpu_day.RESULTS).write_text("{}")
+    plan = plan_of(tmp_path, "--limit", limit)
+    assert len(gpu_day.measuring_jobs(plan, start)) == jobs
+
+
+def test_the_summary_says_how_many_questions_are_asked(tmp_path):
+    plan = plan_of(tmp_path, "--limit", "7")
+    assert "at most 7 validation questions of each set" in gpu_day.opening(plan)
+
+
 def test_a_start_from_elsewhere_names_the_weights_here(tmp_path):
     adapter = tmp_path / "adapter"
     adapter.mkdir()
