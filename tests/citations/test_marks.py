@@ -174,6 +174,11 @@ def test_what_only_looks_like_a_mark_stays(content):
     assert targets(answered(content)) == []
 
 
+@pytest.mark.parametrize("empty", ["[ ]", "[]", "[,]", "【 】"])
+def test_empty_brackets_are_no_mark(empty):
+    assert without_marks(f"- {empty} Visit Veldt.", answered("")) == f"- {empty} Visit Veldt."
+
+
 @pytest.mark.parametrize(
     ("answer", "question", "evidence"),
     [

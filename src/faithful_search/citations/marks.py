@@ -353,6 +353,8 @@ def _names(inner: str, known: Known, square: bool) -> tuple[list[str], str] | No
         if numbers:
             return numbers, "number"
     parts = [part for part in re.split(r"[\s,;、，；|]+", inner) if part]
+    if not parts:
+        return None
     if all(map(is_address, parts)):
         return (parts, "address") if square else None  # round brackets are no part of an address
     are_like_ids = all(known.is_id(part, strict=False) for part in parts)
