@@ -293,6 +293,12 @@ def test_a_broken_file_is_named(tmp_path, told):
         distilled.read(str(tmp_path))
 
 
+@pytest.mark.parametrize("kind", ["generator", "span"])
+def test_a_stride_is_a_classifiers(kind):
+    with pytest.raises(ConfigError, match=f"has a stride, one of the kind '{kind}' has none"):
+        JudgeFile(kind, window=512, stride=64)
+
+
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
 def test_what_is_no_temperature_is_refused(value):
     with pytest.raises(ConfigError, match="temperature must be above 0"):

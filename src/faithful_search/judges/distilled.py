@@ -26,11 +26,13 @@ class JudgeFile(msgspec.Struct, frozen=True):
             has none.
         temperature, threshold: see `calibrated`, and the smallest p that counts as support.
         base_model, trained_on: what training started from, and the sources of the labelled pairs.
-        window, stride: tokens of a premise that a classifier reads at once, and that neighbouring
-            windows share. A judge of spans reads one window, of what is chosen.
+        window: the most tokens that are read at once: of a premise by a classifier, of the chosen
+            parts of a premise by a judge of spans, and of the whole prompt by a generator.
+        stride: the most tokens that neighbouring windows of a classifier share; other kinds have
+            none.
         hypothesis_window, question_window: tokens of these that a judge of spans reads at once.
-        words, unsure: of a judge of spans: what the comparison of words weighs, and how near to the
-            threshold p is where it abstains.
+        words: the weight of the shared words in the p of a judge of spans.
+        unsure: a judge of spans abstains where p is nearer to the threshold than this.
     """
 
     kind: Kind
@@ -50,8 +52,11 @@ class JudgeFile(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check(self.threshold, self.temperature)
-        if self.kind == "generator" and self.stride is not None:
-            raise ConfigError("a judge of the kind 'generator' reads no windows and has no stride")
+        if self.kind != "nli" and self.stride is not None:
+            raise ConfigError(
+                "only a judge of the kind 'nli' reads overlapping windows and has a stride, one of "
+                f"the kind {self.kind!r} has none: remove it"
+            )
 
     def write(self, folder: str | os.PathLike[str]) -> Path:
         """Write `judge.json` into `folder`."""
@@ -73,7 +78,7 @@ def read(model: str, revision: str | None = None) -> JudgeFile | None:
 
 def settings(model: str, kind: Kind, revision: str | None = None) -> dict[str, Any]:
     """What `judge.json` sets of a judge of this kind; empty without one. Raises `ConfigError` as
-    `read`, or where it is that of a judge of the other kind.
+    `read`, or where it is that of a judge of another kind.
     """
     judge_file = read(model, revision)
     if judge_file is None:
@@ -125,7 +130,10 @@ def calibrated(p: float, temperature: float) -> float:
     """
     if temperature == 1.0 or not 0 < p < 1:
         return p
-    # -700: `exp` overflows beyond; the last line keeps the label of a p next to 0.5, which rounding
-    # could turn
-    cooled = 1 / (1 + math.exp(-max(-700.0, math.log(p / (1 - p)) / temperature)))
-    return min(cooled, math.nextafter(0.5, 0)) if p < 0.5 else max(cooled, 0.5)
+    logit = math.log(p / (1 - p)) / temperature
+    logit = max(-700.0, logit)  # math.exp overflows for numbers above 709
+    tempered = 1 / (1 + math.exp(-logit))
+    # Rounding must not move a p that is next to 0.5 to its other side
+    if p < 0.5:
+        return min(tempered, math.nextafter(0.5, 0))
+    return max(tempered, 0.5)
