@@ -36,8 +36,9 @@ from faithful_search.distil.pairs import (
     resampled,
 )
 from faithful_search.errors import ConfigError, DataError
+from faithful_search.hub.cards import judge_card
 from faithful_search.inference.transformers import TransformersGenerator
-from faithful_search.judges import ContainmentJudge, Pair, load
+from faithful_search.judges import ContainmentJudge, Pair, distilled, load, prompting
 from faithful_search.judges.generator import GeneratorJudge
 from faithful_search.judges.nli import NLIJudge
 from faithful_search.judges.windowed import Input
@@ -146,6 +147,41 @@ def test_an_encoder_learns_is_saved_and_judges_alike(encoder, tmp_path, made):
     assert worse.agreement.against[0].kappa.value < 1.0, (
         "the verdicts that lay there are not taken for its own"
     )
+
+
+TWO_TASKS = ("info_think", "support")
+
+
+def rows_of_two_tasks() -> list[Labelled]:
+    return [
+        msgspec.structs.replace(item, task=TWO_TASKS[number // 2 % 2])
+        for number, item in enumerate(rows(60))
+    ]
+
+
+def test_a_classifier_of_two_tasks_names_both(encoder, tmp_path):
+    args = settings(tmp_path, max_steps=1, eval_steps=1)
+    train_judge(rows_of_two_tasks(), encoder, args, QUICK)
+    file = distilled.read(str(tmp_path))
+    assert file.tasks == TWO_TASKS
+
+
+def test_a_generator_of_two_tasks_names_both_prompts(decoder, tmp_path):
+    args = settings(tmp_path, max_steps=1, eval_steps=1, per_device_train_batch_size=2)
+    judging = Distillation(head="generator", untrained=False)
+    train_judge(rows_of_two_tasks(), decoder, args, judging, peft_config=lora())
+    file = distilled.read(str(tmp_path))
+    assert file.tasks == TWO_TASKS
+    assert file.prompt == ("info_think@1", prompting.load("support").id)
+
+
+def test_a_judges_card_names_all_its_tasks(tmp_path):
+    file = distilled.JudgeFile("nli", TWO_TASKS)
+    card = judge_card(
+        tmp_path, file=file, base_model="tiny", agreement=None, argv=[], config={}
+    ).read_text()
+    assert "asked: `info_think`, `support`)" in card
+    assert 'task="info_think")' in card
 
 
 def test_a_decoder_becomes_a_classifier_of_two_texts(decoder, tmp_path):

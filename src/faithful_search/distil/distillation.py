@@ -229,14 +229,13 @@ def _save(
     if settings.save_dtype:  # before the temperature is fitted: rounding moves p
         trainer.model.to(getattr(torch, settings.save_dtype))
     trainer.save_model()
-    tasks = {row.task for row in parts.train}
-    task = tasks.pop() if len(tasks) == 1 else "support"
+    tasks = sorted({row.task for row in parts.train})
     sources = tuple(dict.fromkeys(row.source for row in parts.train))
     judge = trainer.judging(trainer.model)
     if settings.head == "spans":
         file = JudgeFile(
             "span",
-            task,
+            _single_or_all(tasks),
             base_model=base_name,
             trained_on=sources,
             window=judge.reader.evidence,
@@ -246,17 +245,18 @@ def _save(
     elif settings.head == "encoder":
         file = JudgeFile(
             "nli",
-            task,
+            _single_or_all(tasks),
             base_model=base_name,
             trained_on=sources,
             window=judge.window,
             stride=settings.stride,
         )
     else:
+        prompts = [prompting.load(task).id for task in tasks]
         file = JudgeFile(
             "generator",
-            task,
-            prompting.load(task).id,
+            _single_or_all(tasks),
+            _single_or_all(prompts),
             base_model=base_name,
             trained_on=sources,
             window=judge.window,
@@ -276,6 +276,11 @@ def _save(
             file = _with_temperature(saved_judge, file, calibrating)
         file.write(args.output_dir)
     return file
+
+
+def _single_or_all(names: Sequence[str]) -> str | tuple[str, ...]:
+    """The only name as it is, several as a tuple: how `JudgeFile` has tasks and prompts."""
+    return names[0] if len(names) == 1 else tuple(names)
 
 
 def _with_temperature(judge: Judge, file: JudgeFile, rows: Sequence[Labelled]) -> JudgeFile:

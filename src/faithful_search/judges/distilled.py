@@ -21,9 +21,9 @@ class JudgeFile(msgspec.Struct, frozen=True):
 
     Attributes:
         kind: how it judges, as `--judge` takes it.
-        task: what it was trained to be asked.
-        prompt: `name@version` of the prompt that it was trained on; `None` for a classifier, which
-            has none.
+        task: what it was trained to be asked; a tuple where its pairs have several tasks.
+        prompt: `name@version` of the prompt that it was trained on, a tuple for several tasks;
+            `None` for a classifier, which has none.
         temperature, threshold: see `calibrated`, and the smallest p that counts as support.
         base_model, trained_on: what training started from, and the sources of the labelled pairs.
         window: the most tokens that are read at once: of a premise by a classifier, of the chosen
@@ -36,8 +36,8 @@ class JudgeFile(msgspec.Struct, frozen=True):
     """
 
     kind: Kind
-    task: str = "support"
-    prompt: str | None = None
+    task: str | tuple[str, ...] = "support"
+    prompt: str | tuple[str, ...] | None = None
     temperature: float = 1.0
     threshold: float = 0.5
     base_model: str = ""
@@ -57,6 +57,16 @@ class JudgeFile(msgspec.Struct, frozen=True):
                 "only a judge of the kind 'nli' reads overlapping windows and has a stride, one of "
                 f"the kind {self.kind!r} has none: remove it"
             )
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """What it was trained to be asked, one or several.
+
+        Example:
+            >>> JudgeFile("nli", "info_think").tasks, JudgeFile("nli", ("support", "states")).tasks
+            (('info_think',), ('support', 'states'))
+        """
+        return (self.task,) if isinstance(self.task, str) else self.task
 
     def write(self, folder: str | os.PathLike[str]) -> Path:
         """Write `judge.json` into `folder`."""
