@@ -42,11 +42,12 @@ class FactCGJudge(WindowedJudge):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._readout  # noqa: B018 a model that cannot say so is refused now
+        # Computed now, so that a model without the two labels is refused at once
+        self._readout  # noqa: B018
 
     @classmethod
-    def open_network(cls, model: str, **where: Any) -> tuple[Any, Any]:
-        return open_entailment(model, **where)
+    def open_network(cls, model: str, **loading: Any) -> tuple[Any, Any]:
+        return open_entailment(model, **loading)
 
     def encode(self, inputs: Sequence[Input]) -> list[dict[str, Any]]:
         texts = [_FRAME.format(each.premise, each.hypothesis) for each in inputs]

@@ -45,7 +45,7 @@ class GraniteJudge(WindowedJudge):
     batch_tokens: int = 16384
 
     kind: ClassVar[str] = "granite"
-    upheld: ClassVar[str] = "grounded"
+    probability_of: ClassVar[str] = "grounded"
     spare: ClassVar[int] = _OPENING
     preset: ClassVar[Preset | None] = PRESETS["granite"]
 
@@ -60,12 +60,12 @@ class GraniteJudge(WindowedJudge):
             )
 
     @classmethod
-    def open_network(cls, model: str, **where: Any) -> tuple[Any, Any]:
-        code = {name: where[name] for name in ("revision", "trust_remote_code")}
+    def open_network(cls, model: str, **loading: Any) -> tuple[Any, Any]:
+        code = {name: loading[name] for name in ("revision", "trust_remote_code")}
         architecture = " ".join(read_config(model, **code).architectures or [])
         if "ForCausalLM" not in architecture:
             raise ConfigError(f"{model!r} is no causal LM (its architecture: {architecture})")
-        generator = open_generator(model, **where)
+        generator = open_generator(model, **loading)
         return generator.model, generator.tokenizer
 
     def encode(self, inputs: Sequence[Input]) -> list[dict[str, Any]]:

@@ -46,16 +46,16 @@ class HHEMJudge(WindowedJudge):
     longest: int | None = 4096
 
     kind: ClassVar[str] = "hhem"
-    upheld: ClassVar[str] = "consistent"
+    probability_of: ClassVar[str] = "consistent"
     spare: ClassVar[int] = 8
     flags: ClassVar[tuple[str, ...]] = ()
     preset: ClassVar[Preset | None] = PRESETS["hhem"]
 
     @classmethod
-    def open_network(cls, model: str, **where: Any) -> tuple[Any, Any]:
-        device, dtype = device_and_dtype(where["device"], where["dtype"])
-        config_file = file_beside(model, "config.json", where["revision"])
-        weights = file_beside(model, "model.safetensors", where["revision"])
+    def open_network(cls, model: str, **loading: Any) -> tuple[Any, Any]:
+        device, dtype = device_and_dtype(loading["device"], loading["dtype"])
+        config_file = file_beside(model, "config.json", loading["revision"])
+        weights = file_beside(model, "model.safetensors", loading["revision"])
         if config_file is None or weights is None:
             raise ConfigError(f"{model!r} lacks config.json or model.safetensors: it is no HHEM")
         with opening(f"the model {model!r}"):

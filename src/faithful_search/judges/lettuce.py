@@ -68,12 +68,12 @@ class LettuceJudge(WindowedJudge):
             )
 
     @classmethod
-    def open_network(cls, model: str, **where: Any) -> tuple[Any, Any]:
-        code = {name: where[name] for name in ("revision", "trust_remote_code")}
+    def open_network(cls, model: str, **loading: Any) -> tuple[Any, Any]:
+        code = {name: loading[name] for name in ("revision", "trust_remote_code")}
         architecture = " ".join(read_config(model, **code).architectures or [])
         if "ForTokenClassification" not in architecture:
             raise ConfigError(f"{model!r} classifies no tokens (its architecture: {architecture})")
-        return open_model(AutoModelForTokenClassification, model, **where)
+        return open_model(AutoModelForTokenClassification, model, **loading)
 
     def encode(self, inputs: Sequence[Input]) -> list[dict[str, Any]]:
         return as_rows(self._encoded(inputs)["input_ids"])

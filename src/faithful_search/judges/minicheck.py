@@ -40,7 +40,8 @@ class MiniCheckJudge(WindowedJudge):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._readout  # noqa: B018 a model that cannot say so is refused now
+        # Computed now, so that a model without the two labels is refused at once
+        self._readout  # noqa: B018
 
     @classmethod
     def from_pretrained(cls, model: str, **knobs: Any) -> Self:
@@ -51,8 +52,8 @@ class MiniCheckJudge(WindowedJudge):
         return replace(judge, window=_CLASSIFIERS_WINDOW)
 
     @classmethod
-    def open_network(cls, model: str, **where: Any) -> tuple[Any, Any]:
-        return open_entailment(model, **where)
+    def open_network(cls, model: str, **loading: Any) -> tuple[Any, Any]:
+        return open_entailment(model, **loading)
 
     def encode(self, inputs: Sequence[Input]) -> list[dict[str, Any]]:
         # BOS or CLS where the tokenizer writes one; the end, which also stands between the texts

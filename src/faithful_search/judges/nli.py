@@ -42,11 +42,12 @@ class NLIJudge(WindowedJudge):
     label: str | None = None
 
     kind: ClassVar[str] = "nli"
-    upheld: ClassVar[str] = "entailment"
+    probability_of: ClassVar[str] = "entailment"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._readout  # noqa: B018 a model that cannot say so is refused now
+        # Computed now, so that a model without a label of entailment is refused at once
+        self._readout  # noqa: B018
 
     @classmethod
     def from_pretrained(cls, model: str, *, revision: str | None = None, **knobs: Any) -> Self:
@@ -60,8 +61,8 @@ class NLIJudge(WindowedJudge):
         return super().from_pretrained(model, revision=revision, **knobs)
 
     @classmethod
-    def open_network(cls, model: str, **where: Any) -> tuple[Any, Any]:
-        return open_entailment(model, **where)
+    def open_network(cls, model: str, **loading: Any) -> tuple[Any, Any]:
+        return open_entailment(model, **loading)
 
     def encode(self, inputs: Sequence[Input]) -> list[dict[str, Any]]:
         if not inputs:
@@ -84,8 +85,8 @@ class NLIJudge(WindowedJudge):
 
     @cached_property
     def _readout(self) -> Callable[[Any], torch.Tensor]:
-        """How probable support is for each row of a batch, by where the model says so."""
-        # of functions of the module, which pickle
+        """A function from a batch to p of support, one for each of its rows."""
+        # Made of functions of the module, because a judge is pickled and closures cannot be
         config = self.model.config
         if writes(config, type(self.model).__name__):
             return written_labels(self.model, self.tokenizer)
@@ -107,15 +108,15 @@ class NLIJudge(WindowedJudge):
         return partial(classified, self.model, label, exclusive)
 
 
-def open_entailment(model: str, **where: Any) -> tuple[Any, Any]:
-    """A sequence classifier or seq2seq model, and its tokenizer. Raises `ConfigError` when it
-    cannot be opened or is neither.
+def open_entailment(model: str, **loading: Any) -> tuple[Any, Any]:
+    """A sequence classifier or seq2seq model, and its tokenizer; `loading` as of
+    `WindowedJudge.open_network`. Raises `ConfigError` when it cannot be opened or is neither.
     """
-    code = {name: where[name] for name in ("revision", "trust_remote_code")}
+    code = {name: loading[name] for name in ("revision", "trust_remote_code")}
     config = read_config(model, **code)
     is_seq2seq = writes(config, " ".join(config.architectures or []))
     auto = AutoModelForSeq2SeqLM if is_seq2seq else AutoModelForSequenceClassification
-    return open_model(auto, model, **where)
+    return open_model(auto, model, **loading)
 
 
 def written_labels(model: Any, tokenizer: Any) -> Callable[[Any], torch.Tensor]:

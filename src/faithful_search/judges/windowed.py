@@ -84,8 +84,8 @@ class WindowedJudge(Judge, ABC):
 
     kind: ClassVar[str]
     """What names the judge, before its `source`."""
-    upheld: ClassVar[str] = "supported"
-    """What `why` calls the event that p is the probability of."""
+    probability_of: ClassVar[str] = "supported"
+    """The event that p is the probability of, as `why` names it."""
     spare: ClassVar[int] = 0
     """Tokens that are kept free, where the parts of an input merge with the text around them."""
     needs_model: ClassVar[bool] = True
@@ -115,15 +115,21 @@ class WindowedJudge(Judge, ABC):
         `inference.loading.open_model`. Raises `ConfigError` when it cannot be opened, or is of
         another kind.
         """
-        placing = {name: knobs.pop(name, None) for name in ("device", "dtype")}
-        where = {"revision": revision, "trust_remote_code": trust_remote_code}
-        network, tokenizer = cls.open_network(model, **where, **placing)
+        loading = {
+            "revision": revision,
+            "trust_remote_code": trust_remote_code,
+            "device": knobs.pop("device", None),
+            "dtype": knobs.pop("dtype", None),
+        }
+        network, tokenizer = cls.open_network(model, **loading)
         return cls(network, tokenizer, model, **knobs)
 
     @classmethod
     @abstractmethod
-    def open_network(cls, model: str, **where: Any) -> tuple[Any, Any]:
-        """The model and its tokenizer; arguments and errors as of `from_pretrained`."""
+    def open_network(cls, model: str, **loading: Any) -> tuple[Any, Any]:
+        """The model and its tokenizer. `loading` has `revision`, `trust_remote_code`, `device` and
+        `dtype`, as of `inference.loading.open_model`; errors as of `from_pretrained`.
+        """
 
     @abstractmethod
     def encode(self, inputs: Sequence[Input]) -> list[dict[str, Any]]:
@@ -170,7 +176,7 @@ class WindowedJudge(Judge, ABC):
         best = max(readings, key=lambda reading: reading.p or 0.0)
         p = distilled.calibrated(best.p or 0.0, self.temperature)
         where = f", the most of {len(readings)} windows" if len(readings) > 1 else ""
-        why = f"p({self.upheld}) = {p:.3f}{where}{best.note}{note}"
+        why = f"p({self.probability_of}) = {p:.3f}{where}{best.note}{note}"
         return Verdict(p, p >= self.threshold, why, self.name)
 
     def inputs(self, pairs: Sequence[Pair]) -> list[list[Input]]:
