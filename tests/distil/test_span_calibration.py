@@ -20,7 +20,7 @@ FILE = JudgeFile("span")
 
 
 def row(number: int, label: bool, **named: Any) -> Labelled:
-    """A pair whose second word the premise has if it is true."""
+    """A pair whose hypothesis has a second word that the premise has only if `label` is true."""
     fields = {
         "id": f"r{number}",
         "premise": "w1 w2 w3.",
@@ -65,6 +65,7 @@ def test_words_are_counted_where_the_network_does_not_know():
 def test_the_temperature_fits_a_judge_that_is_too_sure():
     wrong = [row(number, number % 4 > 0, hypothesis="w1 w2") for number in range(40)]
     temperature = calibrate(judge(knowing), FILE, wrong).temperature
+    # The judge always gives a logit of 8, and three of four pairs are true: logit(3/4) = log(3)
     assert temperature == pytest.approx(8 / math.log(3), rel=0.05)
 
 

@@ -6,7 +6,7 @@ a chat is parsed, the `<` of such a tag is another character, which is put back 
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from .base import Dialect
 
 _MARKS = range(0xE000, 0xF8FF)  # private characters, which hardly any text has
+_LONGEST_NAME = 24
+"""The characters that are read of a tag to see whether it is a verdict's: more than the longest of
+their names has, with its slash and bracket.
+"""
 
 
 class Quoting:
@@ -43,6 +47,7 @@ class Quoting:
         for piece in message.pieces:
             text = piece.text
             if "<" in text and piece.source in ("thought", "answer"):
+                # A thought may hold verdicts on the evidence, whose tags are markup.
                 verdicts = self.grammar.verdicts if piece.source == "thought" else ()
                 text = self._without(text, _taglike(text, verdicts))
             elif "<" in text and piece.source == "content" and not whole:
@@ -103,8 +108,9 @@ class Quoting:
             (in_code if quoted else outside).append(tag)
         if responds:
             # A call that was run is one, even if it stands alone in a code block.
-            called = any(tag.name == "call" for tag in outside)
-            return in_code if called or not any(tag.name == "call" for tag in in_code) else []
+            calls_in_code = any(tag.name == "call" for tag in in_code)
+            calls_outside = any(tag.name == "call" for tag in outside)
+            return [] if calls_in_code and not calls_outside else in_code
         return [*in_code, *_in_sentences(content, outside)]
 
 
@@ -112,7 +118,7 @@ def _taglike(text: str, allowed: Collection[str]) -> list[int]:
     """Where something looks like a tag that has none of these names."""
     places = []
     for match in TAGLIKE.finditer(text):
-        name = text[match.end() : match.end() + 24].lstrip("/").partition(">")[0]
+        name = text[match.end() : match.end() + _LONGEST_NAME].lstrip("/").partition(">")[0]
         if name not in allowed:
             places.append(match.start())
     return places
@@ -120,22 +126,36 @@ def _taglike(text: str, allowed: Collection[str]) -> list[int]:
 
 def _in_sentences(text: str, tags: Sequence[Tag]) -> list[Tag]:
     """The tags of calls that are words of a sentence: text stands right before or behind them."""
-    closings = _closings(tags)
     quoted: list[Tag] = []
-    number = done = 0
-    while number < len(tags):
-        tag, last = tags[number], number
-        if not tag.closing and tag.name in ("think", "call"):
-            last = closings[number]
-        if tag.name == "call" and not tag.closing:
-            end = tags[last].end if last > number else len(text)  # one that was cut off ends there
-            behind = tags[last + 1].start if last + 1 < len(tags) else len(text)
-            apart = stands_apart(text, done, tag.start)
-            if not apart or not GAP.fullmatch(text, end, max(end, behind)):
-                quoted += tags[number : last + 1]
+    done = 0  # the end of the stretch before
+    for first, last in _stretches(tags):
+        if tags[first].name == "call" and not tags[first].closing:
+            apart = stands_apart(text, done, tags[first].start)
+            is_cut_off = last == first  # so that nothing stands behind it
+            if not apart or not (is_cut_off or _gap_behind(text, tags, last)):
+                quoted += tags[first : last + 1]
         done = tags[last].end
-        number = last + 1
     return quoted
+
+
+def _gap_behind(text: str, tags: Sequence[Tag], number: int) -> bool:
+    """Whether no words stand between this tag and the next one, or the end of the text."""
+    end = tags[number + 1].start if number + 1 < len(tags) else len(text)
+    return GAP.fullmatch(text, tags[number].end, end) is not None
+
+
+def _stretches(tags: Sequence[Tag]) -> Iterator[tuple[int, int]]:
+    """The numbers of the first and the last tag of each thought and call, with all tags between
+    them. Any other tag is a stretch of its own, and so is one that nothing closes.
+    """
+    closings = _closings(tags)
+    first = 0
+    while first < len(tags):
+        last = first
+        if not tags[first].closing and tags[first].name in ("think", "call"):
+            last = closings[first]
+        yield first, last
+        first = last + 1
 
 
 def _closings(tags: Sequence[Tag]) -> list[int]:
