@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tiny_bert import bert_tokenizer
 
-from faithful_search.distil.distillation import _calibrating
+from faithful_search.distil.distillation import _calibration_rows
 from faithful_search.distil.pairs import Parts
 from faithful_search.distil.span_calibration import WEIGHTS, calibrate
 from faithful_search.errors import DataError
@@ -83,13 +83,13 @@ def parts() -> Parts:
 
 
 def test_without_pairs_to_calibrate_by_the_validation_pairs_serve():
-    assert list(_calibrating(parts(), [])) == [ROWS[1]]
+    assert list(_calibration_rows(parts(), [])) == [ROWS[1]]
 
 
 def test_what_was_trained_on_does_not_calibrate():
-    assert ROWS[0] not in _calibrating(parts(), ROWS)
+    assert ROWS[0] not in _calibration_rows(parts(), ROWS)
 
 
 def test_what_is_held_out_does_not_calibrate():
     with pytest.raises(DataError, match="calibrate"):
-        _calibrating(parts(), [row(3, True, split="heldout")])
+        _calibration_rows(parts(), [row(3, True, split="heldout")])

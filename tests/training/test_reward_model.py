@@ -125,7 +125,7 @@ def test_an_encoder_learns_is_saved_and_judges_alike(encoder, tmp_path, made):
         own, encoder, settings(tmp_path), beside={"containment": ContainmentJudge()}
     )
     judge, asked = load("nli", str(tmp_path)), [item.pair for item in own]
-    inside = made[0].judging(made[0].model.eval()).judge_batch(asked)
+    inside = made[0].make_judge(made[0].model.eval()).judge_batch(asked)
     raw = load("nli", str(tmp_path), temperature=1.0).judge_batch(asked)
     assert [one.p for one in raw] == pytest.approx([one.p for one in inside], abs=1e-5)
     labels = [verdict.label for verdict in judge.judge_batch(asked)]
@@ -168,8 +168,8 @@ def test_a_classifier_of_two_tasks_names_both(encoder, tmp_path):
 
 def test_a_generator_of_two_tasks_names_both_prompts(decoder, tmp_path):
     args = settings(tmp_path, max_steps=1, eval_steps=1, per_device_train_batch_size=2)
-    judging = Distillation(head="generator", untrained=False)
-    train_judge(rows_of_two_tasks(), decoder, args, judging, peft_config=lora())
+    generator = Distillation(head="generator", untrained=False)
+    train_judge(rows_of_two_tasks(), decoder, args, generator, peft_config=lora())
     file = distilled.read(str(tmp_path))
     assert file.tasks == TWO_TASKS
     assert file.prompt == ("info_think@1", prompting.load("support").id)
@@ -217,7 +217,7 @@ def test_a_generator_learns_its_label_is_saved_and_judges_alike(decoder, tmp_pat
         4095,
     )
     asked = [item.pair for item in own]
-    inside = made[0].judging(made[0].model).judge_batch(asked)
+    inside = made[0].make_judge(made[0].model).judge_batch(asked)
     raw = load("generator", str(tmp_path), temperature=1.0).judge_batch(asked)
     plain = load("generator", decoder).judge_batch(asked)
     assert [one.p for one in raw] == pytest.approx([one.p for one in inside], abs=1e-5)

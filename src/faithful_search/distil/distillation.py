@@ -95,8 +95,8 @@ def train_judge(
     parts = divided(rows, settings.validation)
     trainer = _trainer(parts, model, args, settings, peft_config, kwargs)
     checkpoints.train(trainer, resume)
-    calibrating = _calibrating(parts, calibration)
-    file = _save(trainer, parts, calibrating, base_name, args, settings)
+    unseen = _calibration_rows(parts, calibration)
+    file = _save(trainer, parts, unseen, base_name, args, settings)
     trainer.accelerator.wait_for_everyone()
     measures = trainer.is_world_process_zero()
     del trainer  # its model and optimizer make room for the judges that are measured
@@ -142,29 +142,34 @@ def _trainer(
     if settings.balance == "resample":
         rows = resampled(parts.train, args.seed)
     model, tokenizer = _open(name, args, settings, kwargs)
-    judging = partial(_judge, tokenizer=tokenizer, name=name, args=args, settings=settings)
+    make_judge = partial(_judge, tokenizer=tokenizer, name=name, args=args, settings=settings)
     kind: Any = heads.LabelTrainer
     if settings.head == "spans":
         kind = partial(heads.SpanTrainer, head_learning_rate=settings.head_learning_rate)
         heads.freeze(model, settings.freeze_embeddings, settings.freeze_layers)
         trainer_kwargs: dict[str, Any] = {"data_collator": collate}
         args.remove_unused_columns = False
-        examples = span_rows(judging(model).reader, rows)
+        examples = span_rows(make_judge(model).reader, rows)
+        # It is not of Transformers, so the trainer cannot save it: `save` does.
         tokenizer = None
     elif settings.head == "encoder":
         kind = heads.ClassifierTrainer
         heads.freeze(model, settings.freeze_embeddings, settings.freeze_layers)
         entails = heads.entailment_index(model)
-        false, true = class_weights(parts.train) if settings.balance == "weights" else (1.0, 1.0)
-        loss = partial(heads.weighted_loss, weights=(false, true) if entails else (true, false))
+        weights = [1.0, 1.0]  # by the number of the label
+        if settings.balance == "weights":
+            false_weight, true_weight = class_weights(parts.train)
+            weights[entails] = true_weight
+            weights[1 - entails] = false_weight
+        loss = partial(heads.weighted_loss, weights=weights)
         trainer_kwargs = {
             "compute_loss_func": loss,
             "data_collator": DataCollatorWithPadding(tokenizer),
         }
-        examples = classifier_rows(judging(model), rows, entails)
+        examples = classifier_rows(make_judge(model), rows, entails)
     else:
         trainer_kwargs = {"peft_config": peft_config}
-        examples = generator_rows(judging(model), rows)
+        examples = generator_rows(make_judge(model), rows)
     if not examples:
         raise DataError(
             "no pair is left to train on: every hypothesis is empty, or no prompt fits into "
@@ -174,7 +179,7 @@ def _trainer(
     return kind(
         model,
         args,
-        judging=judging,
+        make_judge=make_judge,
         pairs=parts.validation,
         train_dataset=dataset,
         eval_dataset=dataset.select([0]),  # not read, but without one the trainer does not evaluate
@@ -198,13 +203,14 @@ def _judge(model: Any, tokenizer: Any, name: str, args: Any, settings: Distillat
     if settings.head == "spans":
         reader = SpanReader(tokenizer, settings.window, settings.hypothesis_window)
         return SpanJudge(TorchNetwork(model), reader, name)
-    # of the tokens of the longest prompt one is the label's
+    window = GeneratorJudge.window
     limits = [size for size in (args.max_length, max_tokens(model, tokenizer)) if size]
-    window = min(limits, default=GeneratorJudge.window + 1) - 1
+    if limits:
+        window = min(limits) - 1  # the label is a token, too
     return GeneratorJudge(TransformersGenerator(model, tokenizer), name, window=window)
 
 
-def _calibrating(parts: Parts, calibration: Sequence[Labelled]) -> Sequence[Labelled]:
+def _calibration_rows(parts: Parts, calibration: Sequence[Labelled]) -> Sequence[Labelled]:
     """The pairs to calibrate by: of those that were given, the ones that are neither trained on nor
     held out.
     """
@@ -220,7 +226,7 @@ def _calibrating(parts: Parts, calibration: Sequence[Labelled]) -> Sequence[Labe
 def _save(
     trainer: Any,
     parts: Parts,
-    calibrating: Sequence[Labelled],
+    calibration: Sequence[Labelled],
     base_name: str,
     args: Any,
     settings: Distillation,
@@ -231,7 +237,7 @@ def _save(
     trainer.save_model()
     tasks = sorted({row.task for row in parts.train})
     sources = tuple(dict.fromkeys(row.source for row in parts.train))
-    judge = trainer.judging(trainer.model)
+    judge = trainer.make_judge(trainer.model)
     if settings.head == "spans":
         file = JudgeFile(
             "span",
@@ -261,20 +267,18 @@ def _save(
             trained_on=sources,
             window=judge.window,
         )
-    if trainer.is_world_process_zero() and settings.head == "spans":
-        file.write(args.output_dir)
+    if not trainer.is_world_process_zero():
+        return file
+    # Written before it is calibrated, since the judge is calibrated as it opens from here.
+    file.write(args.output_dir)
+    if settings.head == "spans":
         save(trainer.model, judge.reader.tokenizer, Path(args.output_dir))
         # as it was saved: the trainer's own may be wrapped for another precision
         export(*open_span_model(args.output_dir), Path(args.output_dir))
-    if trainer.is_world_process_zero():
-        # written twice: the temperature is fitted to the judge as it opens from here
-        file.write(args.output_dir)
-        saved_judge = _load(args, settings)
-        if settings.head == "spans":
-            file = calibrate(saved_judge, file, calibrating)
-        else:
-            file = _with_temperature(saved_judge, file, calibrating)
-        file.write(args.output_dir)
+        file = calibrate(_load(args, settings), file, calibration)
+    else:
+        file = _with_temperature(_load(args, settings), file, calibration)
+    file.write(args.output_dir)
     return file
 
 

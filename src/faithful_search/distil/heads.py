@@ -94,10 +94,15 @@ class _ByAgreement:
     """
 
     def __init__(
-        self, *args: Any, judging: Callable[[Any], Judge], pairs: Sequence[Labelled], **kwargs: Any
+        self,
+        *args: Any,
+        make_judge: Callable[[Any], Judge],
+        pairs: Sequence[Labelled],
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.judging, self.pairs = judging, list(pairs)
+        self.make_judge = make_judge
+        self.pairs = list(pairs)
 
     def evaluate(
         self: Any,
@@ -108,7 +113,7 @@ class _ByAgreement:
         training = self.model.training  # dropout would make verdicts random
         self.model.eval()
         try:
-            values = agreement(self.judging(self.model), self.pairs)
+            values = agreement(self.make_judge(self.model), self.pairs)
             metrics = {f"{metric_key_prefix}_{name}": value for name, value in values.items()}
             # in eval mode, by which TRL separates these from its training metrics
             self.log(dict(metrics))

@@ -26,17 +26,19 @@ def check_unowned(out: Path, resume: bool, overwrite: bool) -> None:
     """Raise `ConfigError` if the folder holds a run or an evaluation, but is neither to be resumed
     nor overwritten.
     """
-    there = ""
+    contents = ""
+    hint = ""
     if any(out.glob("*.safetensors")):
-        there = "a finished run"
+        contents = "a finished run"
     elif (out / "metrics.json").exists():
-        there = "an evaluation"
+        contents = "an evaluation"
     with suppress(ConfigError):  # nothing to resume from
-        last = last_checkpoint(out).name
-        run = there or "a run that ended before its time"
-        there = f"{run}: --resume goes on from {last}"
-    if there and not (resume or overwrite):
-        raise ConfigError(f"{out} holds {there}; --overwrite starts anew, or name another folder")
+        hint = f": --resume goes on from {last_checkpoint(out).name}"
+        contents = contents or "a run that ended before its time"
+    if contents and not (resume or overwrite):
+        raise ConfigError(
+            f"{out} holds {contents}{hint}; --overwrite starts anew, or name another folder"
+        )
 
 
 def last_checkpoint(output_dir: str | Path) -> Path:
@@ -47,10 +49,10 @@ def last_checkpoint(output_dir: str | Path) -> Path:
     usable = [folder for folder, why in faults.items() if not why]
     if usable:
         return usable[-1]
-    there = "; ".join(f"{folder.name} ({why})" for folder, why in faults.items())
+    unusable = "; ".join(f"{folder.name} ({why})" for folder, why in faults.items())
     raise ConfigError(
         f"--resume: nothing in {output_dir} can be resumed from, it holds "
-        f"{there or 'no checkpoint at all'}; start again without --resume"
+        f"{unusable or 'no checkpoint at all'}; start again without --resume"
     )
 
 
@@ -77,6 +79,7 @@ def fault(folder: Path) -> str:
         if file.stat().st_size != size:
             return f"{name} has another size than when it was saved"
     if not any(folder.glob("rng_state*")):
-        # Written after the optimizer. Without one Transformers would silently begin a new one.
+        # Transformers writes the random states last, after the optimizer. Without the optimizer's
+        # file it would silently start with a new optimizer.
         return "no optimizer: only the model was saved"
     return ""
