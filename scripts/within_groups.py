@@ -88,7 +88,7 @@ def groups_of(rollouts: Sequence[Trajectory]) -> list[list[int]]:
     """The places of the rollouts of each question in each step."""
     groups: dict[tuple[int, str], list[int]] = defaultdict(list)
     for place, rollout in enumerate(rollouts):
-        groups[rollout.meta["step"], rollout.id].append(place)
+        groups[rollout.meta["step"], rollout.question or ""].append(place)
     return list(groups.values())
 
 
