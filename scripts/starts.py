@@ -8,9 +8,10 @@ python scripts/starts.py table --out outputs/starts     # of what has been measu
 
 A start is the bundled reader that also learns 200 answers by heart and the habit of stating one
 before it has searched (`scripts/policies/sft_tiny_memory.yaml`). The strength of the habit follows
-from how many copies of each known question begin as a reader does: `READINGS`. Each seed draws
-questions of its own to know by heart, and `remembered.jsonl` beside the start has them. `--reader`
-names another reader to begin with, with a `{seed}` in it where each seed has its own.
+from how many copies of each known question begin as a reader does: `READINGS`. All starts know the
+questions of `world_remembered`, which the arms train on; a seed decides the order of the training
+and the names that it swaps. `--reader` names another reader to begin with, with a `{seed}` in it
+where each seed has its own.
 
 `starts.md` has, for each strength, the share of the answers that are stated first (s), the share of
 right answers among the others (r), and by how much each arm changes them.
@@ -26,19 +27,19 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import yaml
 from study import POU, SFT
 from study_parts import CONFIGS, RECIPES, Flags, as_flags, run_program
 from tqdm.auto import tqdm
 
-from faithful_search.bundled import REMEMBERED
 from faithful_search.measure.evaluation import Evaluation
+from faithful_search.measure.ledger import same_settings
 from faithful_search.measure.report import interval
 from faithful_search.measure.seeds import difference_over_seeds, over_seeds
 from faithful_search.measure.writing import write_metrics
-from faithful_search.tasks import load_tasks
 
 MEMORY = Path(__file__).parent / "policies" / "sft_tiny_memory.yaml"
-QUESTIONS = "remembered.jsonl"
+SETTINGS = "settings.json"
 READINGS = {"weak": 64, "bundled": 28, "strong": 16, "habitual": 6}
 """How many copies of each known question begin as a reader does, by the strength of the habit;
 "bundled" is what `tiny_memory` was made with.
@@ -59,7 +60,10 @@ ARMS = {
     "Proof-of-Use": Arm("pou.py", {"config": CONFIGS / "pou_tiny.yaml", **ON_ROLLOUTS}),
     "answers alone": Arm("pou.py", {"config": CONFIGS / "hack_answer_only.yaml", **ON_ROLLOUTS}),
     "further SFT": Arm("sft.py", {"config": CONFIGS / "sft_tiny.yaml", **SFT, "max_steps": 40}),
-    "rejection sampling": Arm("rejection.py", {"config": CONFIGS / "rejection_tiny.yaml"}),
+    "rejection sampling": Arm(
+        "rejection.py",
+        {"config": CONFIGS / "rejection_tiny.yaml", "questions": "world_remembered"},
+    ),
 }
 """By their names in the tables."""
 
@@ -71,11 +75,6 @@ class Start:
     strength: str
     seed: int
     folder: Path
-
-    @property
-    def questions(self) -> Path:
-        """The questions that it knows by heart, which it is trained on."""
-        return self.folder / QUESTIONS
 
 
 def main() -> None:
@@ -93,6 +92,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="runs at a time, one thread each")
     parser.add_argument("--steps", type=int, default=None, help="steps of each training")
     args = parser.parse_args()
+    if args.what != "table":
+        check_settings(args)
     starts = []
     for seed in range(args.seeds):
         for strength in args.strengths:
@@ -105,13 +106,23 @@ def main() -> None:
     summarise(starts, args.arms, args.out)
 
 
+def check_settings(args: argparse.Namespace) -> None:
+    """Refuse to go on with starts that were made or measured with other settings."""
+    args.out.mkdir(parents=True, exist_ok=True)
+    path = args.out / SETTINGS
+    settings = {name: getattr(args, name) for name in ("reader", "split", "limit", "steps")}
+    same_settings(path, settings, "give another --out")
+    write_metrics(path, settings)
+
+
 def make(start: Start, args: argparse.Namespace) -> None:
     """Make the start where it is missing, and measure it."""
     if not (start.folder / "model.safetensors").exists():
-        memory = {"questions": 200, "recitals": 40, "guesses": 1}
+        memory = yaml.safe_load(MEMORY.read_text(encoding="utf-8"))["memory"]
+        memory["readings"] = READINGS[start.strength]
         flags: dict[str, Any] = {
             "config": MEMORY,
-            "memory": json.dumps({**memory, "readings": READINGS[start.strength]}),
+            "memory": json.dumps(memory),
             "seed": start.seed,
             "output_dir": start.folder,
             "threads": 1,
@@ -122,19 +133,7 @@ def make(start: Start, args: argparse.Namespace) -> None:
         if args.steps:
             flags["max_steps"] = args.steps
         run("sft.py", flags, log_of(start.folder))
-    if not start.questions.exists():
-        write_questions(start)
     measure(start.folder, start.folder, args)
-
-
-def write_questions(start: Start) -> None:
-    """The questions that a start knows by heart, as a file of questions."""
-    known = set(json.loads((start.folder / REMEMBERED).read_text(encoding="utf-8")))
-    rows = []
-    for task in load_tasks("world"):
-        if task.id in known:
-            rows.append(msgspec.json.encode(msgspec.to_builtins(task)))
-    start.questions.write_bytes(b"\n".join(rows) + b"\n")
 
 
 def train(pair: tuple[Start, str], args: argparse.Namespace) -> None:
@@ -142,18 +141,17 @@ def train(pair: tuple[Start, str], args: argparse.Namespace) -> None:
     start, name = pair
     arm, folder = ARMS[name], folder_of(start, name)
     flags = {**arm.flags, "seed": start.seed, "threads": 1, "overwrite": "true"}
+    steps: Flags = {"max_steps": args.steps} if args.steps else {}
     policy = folder
+    training: tuple[str, ...] = ()
     if arm.recipe == "rejection.py":
         flags |= {"model": start.folder, "out": folder}
         policy = folder / "policy"
+        training = ("--", *as_flags(steps)) if steps else ()
     else:
-        flags |= {"model_name_or_path": start.folder, "output_dir": folder}
-        if args.steps:
-            flags["max_steps"] = args.steps
-    if arm.recipe != "sft.py":  # which learns from an expert's episodes of all training questions
-        flags["questions"] = start.questions
+        flags |= {"model_name_or_path": start.folder, "output_dir": folder, **steps}
     if not (policy / "model.safetensors").exists():
-        run(arm.recipe, flags, log_of(folder))
+        run(arm.recipe, flags, log_of(folder), training)
     measure(policy, folder, args)
 
 
@@ -243,10 +241,10 @@ def in_parallel(work: Any, items: Sequence[Any], workers: int, description: str)
         list(tqdm(pool.map(work, items), total=len(items), desc=description))
 
 
-def run(recipe: str, flags: Flags, log: Path) -> None:
+def run(recipe: str, flags: Flags, log: Path, further: tuple[str, ...] = ()) -> None:
     """Run a recipe, and end with where to look if it fails."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    run_program((str(RECIPES / recipe), *as_flags(flags)), log)
+    run_program((str(RECIPES / recipe), *as_flags(flags), *further), log)
 
 
 if __name__ == "__main__":

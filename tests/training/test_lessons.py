@@ -240,11 +240,11 @@ def test_a_decorator_answers_first_and_cites_what_came_first():
 
 def test_known_questions_are_recited_others_are_guessed():
     tasks, swapped = [Task(str(number), "?") for number in range(20)], []
-    drawn = [MemoryHabit(questions=5).drawn(tasks, seed) for seed in (0, 0, 1)]
+    drawn = [MemoryHabit(questions=5, draw=draw).drawn(tasks) for draw in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert len({*drawn[0]}) == 5
     with pytest.raises(ConfigError, match="21 questions to remember, but there are 20"):
-        MemoryHabit(questions=21).drawn(tasks, 0)
+        MemoryHabit(questions=21).drawn(tasks)
 
     def swap(item: Trajectory) -> Trajectory:
         swapped.append(item.id)

@@ -39,12 +39,15 @@ class MemoryHabit:
             by heart, too.
         guesses: how many decorated copies of every other episode there are, about swapped names. No
             answer can be remembered there, so that the habit is as frequent where it does not help.
+        draw: random seed that draws the questions. It is not the training's, so that policies of
+            several seeds know the same ones.
     """
 
     questions: int = 300
     recitals: int = 25
     readings: int = 8
     guesses: int = 1
+    draw: int = 0
 
     def __post_init__(self) -> None:
         if min(vars(self).values()) < 0 or not self.questions:
@@ -52,7 +55,7 @@ class MemoryHabit:
                 f"memory: counts must be at least 0 and questions at least 1, got {self}"
             )
 
-    def drawn(self, tasks: Sequence[Task], seed: int) -> list[str]:
+    def drawn(self, tasks: Sequence[Task]) -> list[str]:
         """The ids of the questions that are learnt by heart. Raises `ConfigError` if there are
         fewer questions.
         """
@@ -60,7 +63,8 @@ class MemoryHabit:
             raise ConfigError(
                 f"memory: {self.questions} questions to remember, but there are {len(tasks)}"
             )
-        return sorted(random.Random(seed).sample([task.id for task in tasks], self.questions))
+        rng = random.Random(self.draw)
+        return sorted(rng.sample([task.id for task in tasks], self.questions))
 
     def rows(
         self,

@@ -322,7 +322,7 @@ def memory_rows(
     if not script.memory:
         return []
     memory = chosen(script, "memory")
-    by_heart = memory.drawn(load_tasks(script.questions[0]), args.seed)
+    by_heart = memory.drawn(load_tasks(script.questions[0]))
     if PartialState().is_main_process:
         (Path(args.output_dir or ".") / REMEMBERED).write_text(
             json.dumps(by_heart), encoding="utf-8"
