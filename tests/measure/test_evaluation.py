@@ -20,10 +20,11 @@ from faithful_search.measure.behaviour import (
     tool_entropy,
 )
 from faithful_search.measure.evaluating import evaluate_policy, evaluate_rollouts
-from faithful_search.measure.evaluation import Evaluation
+from faithful_search.measure.evaluation import Evaluation, difference
 from faithful_search.measure.report import evaluation_rows
 from faithful_search.measure.stats import (
     bootstrap,
+    difference_ci,
     left_out,
     mean_ci,
     paired_difference,
@@ -123,6 +124,29 @@ def test_rollouts_of_one_question_are_not_independent():
     assert one.value == pytest.approx(values.mean())
     assert one.low < one.value < one.high
     assert one.stderr == pytest.approx(values.std() / math.sqrt(200), rel=0.06)
+
+
+def test_one_of_two_right_in_every_question_is_no_certainty():
+    """√(½ · ½ / 40) = 0.0791, times t of 19 degrees of freedom: 0.5 ± 0.1655."""
+    estimate = mean_ci([1.0, 0.0] * 20, [number // 2 for number in range(40)])
+    assert [estimate.low, estimate.high] == pytest.approx([0.3345, 0.6655], abs=1e-4)
+
+
+def test_questions_that_differ_more_than_chance_lets_them_keep_their_own_interval():
+    values, questions = [1.0, 1.0, 0.0, 0.0] * 10, [number // 2 for number in range(40)]
+    halves = mean_ci([*values, 1.0, 0.0], [*questions, 20, 20])
+    student = mean_ci([*([1.0, 0.0] * 10), 0.5])
+    assert halves == student
+
+
+def test_samples_that_agree_before_and_after_leave_a_difference_a_width():
+    """Two samples a question: its mean changes by ½ at least, if at all."""
+    questions = [f"q{number // 2}" for number in range(40)]
+    run = Evaluation({}, questions, {"em": [1.0, 0.0] * 20}, {})
+    change = difference(run, run, "em")
+    by_hand = difference_ci([0.0] * 20, smallest=0.5)
+    assert change == by_hand
+    assert change.high > 0.05
 
 
 def test_pairing_removes_what_the_questions_share():

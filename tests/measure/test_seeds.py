@@ -158,6 +158,27 @@ def test_rows_that_are_nearly_all_alike_keep_a_width(interval, rare):
     assert width > 0.1
 
 
+ONE_TOOL = run([1.0] * 40, {"a": [1] * 40, "b": [0] * 40})
+
+
+def test_one_tool_throughout_may_be_chance_in_three_runs_as_in_one():
+    one, three = over_seeds([ONE_TOOL], "tool_entropy"), over_seeds([ONE_TOOL] * 3, "tool_entropy")
+    assert three.high == pytest.approx(one.high)
+    assert one.high > 0.3
+
+
+def test_a_difference_of_runs_of_one_tool_keeps_a_width():
+    change = difference_over_seeds([ONE_TOOL] * 2, [ONE_TOOL] * 3, "tool_entropy")
+    assert change.value == 0.0
+    assert -change.low == change.high > 0.3
+
+
+def test_a_run_that_differs_is_not_made_wider_by_one_that_is_alike():
+    mixed = run([1.0] * 40, {"a": [1, 1, 1, 0] * 10, "b": [0, 0, 0, 1] * 10})
+    change = difference_over_seeds([ONE_TOOL], [mixed], "tool_entropy")
+    assert change.stderr == pytest.approx(over_seeds([mixed], "tool_entropy").stderr)
+
+
 def test_a_bootstrap_of_three_seeds_does_not():
     setting = simulated.Setting("bootstrap over seeds (not printed)", 60, seeds=3, **DIFFER)
     assert simulated.coverage(setting, repeats=60)[0] < 0.9

@@ -2,6 +2,7 @@
 `Record`, a training run with its evaluations; and `run_episodes`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -104,8 +105,28 @@ def difference(before: Evaluation, after: Evaluation, metric: str) -> Estimate:
         return stats.pooled_difference(first, second, pooled, (before.questions, after.questions))
     if metric not in before.values or metric not in after.values:
         return NOTHING
-    means = [stats.question_means(run.questions, run.values[metric]) for run in (before, after)]
-    return stats.paired_difference(*means)
+    first_means = stats.question_means(before.questions, before.values[metric])
+    second_means = stats.question_means(after.questions, after.values[metric])
+    return stats.paired_difference(
+        first_means, second_means, smallest=_smallest_change(before, after, metric)
+    )
+
+
+def _smallest_change(before: Evaluation, after: Evaluation, metric: str) -> float | None:
+    """The smallest change of a question's mean that is not 0: 1/k where all values are 0 or 1 and a
+    question has k of them, in both evaluations at least. `None` for other values.
+    """
+    fewest: list[int] = []
+    for run in (before, after):
+        by_question: Counter[str] = Counter()
+        for question, value in zip(run.questions, run.values[metric], strict=True):
+            if value is None:
+                continue
+            if value not in (0, 1):
+                return None
+            by_question[question] += 1
+        fewest += by_question.values()
+    return 1 / min(fewest) if fewest else None
 
 
 def differences(before: Evaluation, after: Evaluation) -> dict[str, dict[str, Any]]:

@@ -35,12 +35,14 @@ from .stats import (
     NOTHING,
     Estimate,
     Floats,
+    are_nearly_alike,
     are_shares,
     as_table,
     by_name,
     difference_ci,
     jackknife,
     mean_ci,
+    pooled_estimate,
     question_means,
     sums_by_unit,
     t_quantile,
@@ -59,11 +61,14 @@ class Crossed(NamedTuple):
             what each question adds to the run's value.
         n: the number of questions with a value in at least one run.
         shares: whether all rollouts have the value 0 or 1.
+        reach: how far the intervals of single runs reach below and above their values in the mean,
+            where nearly all questions of each run are alike; else (0, 0). See `pooled_estimate`.
     """
 
     values: Floats
     n: int
     shares: bool
+    reach: tuple[float, float] = (0.0, 0.0)
 
 
 class Spread(NamedTuple):
@@ -146,6 +151,10 @@ def difference_of_tables(first: Crossed, second: Crossed) -> Estimate:
         smallest = 1 / min(len(first.values), len(second.values))
         bounds = (-1.0, 1.0)
     paired = difference_ci(change, smallest)
+    if any(first.reach) and any(second.reach):
+        below = math.hypot(second.reach[0], first.reach[1])
+        above = math.hypot(second.reach[1], first.reach[0])
+        paired = _at_least(paired, below, above)
     sides = [_spread(table.values.mean(axis=1), _residual(table)) for table in (first, second)]
     estimate = _widened(paired, sides, bounds)
     return msgspec.structs.replace(estimate, n=min(first.n, second.n))
@@ -171,7 +180,37 @@ def crossed(
         values=np.array([row.values for row in present]),
         n=int(with_value.sum()),
         shares=all(row.shares for row in present),
+        reach=_mean_reach(runs, metric),
     )
+
+
+def _mean_reach(runs: Sequence[Evaluation], metric: str) -> tuple[float, float]:
+    """`Crossed.reach`."""
+    if metric not in POOLED:
+        return 0.0, 0.0
+    columns_of, pooled = POOLED[metric]
+    reaches: list[tuple[float, float]] = []
+    for run in runs:
+        columns = columns_of(run)
+        if not are_nearly_alike(columns, pooled, run.questions):
+            return 0.0, 0.0
+        alone = pooled_estimate(columns, pooled, run.questions)
+        if alone.value is None or alone.low is None or alone.high is None:
+            return 0.0, 0.0
+        reaches.append((alone.value - alone.low, alone.high - alone.value))
+    below, above = np.mean(reaches, axis=0)
+    return float(below), float(above)
+
+
+def _at_least(estimate: Estimate, below: float, above: float) -> Estimate:
+    """The estimate with an interval that reaches so far at least."""
+    if estimate.value is None or estimate.low is None or estimate.high is None:
+        return estimate
+    low = min(estimate.low, estimate.value - below)
+    high = max(estimate.high, estimate.value + above)
+    half = max(below, above) / t_quantile(0.975, max(estimate.n - 1, 1))
+    stderr = max(estimate.stderr or 0.0, half)
+    return msgspec.structs.replace(estimate, low=low, high=high, stderr=stderr)
 
 
 class _Row(NamedTuple):
@@ -243,7 +282,8 @@ def _over_questions(table: Crossed) -> Estimate:
     """The mean with its interval over questions, for these seeds."""
     means = table.values.mean(axis=0)
     if not table.shares:
-        return msgspec.structs.replace(mean_ci(means, bounds=UNBOUNDED), n=table.n)
+        estimate = msgspec.structs.replace(mean_ci(means, bounds=UNBOUNDED), n=table.n)
+        return _at_least(estimate, *table.reach)
     mean = min(max(float(means.mean()), 0.0), 1.0)
     variance = float(means.var()) / len(means)
     # As many independent values as would give this variance: more than questions where runs differ

@@ -96,27 +96,33 @@ def mean_ci(
     ```
 
     `clusters` are the questions of the values: values of a question are averaged first, and n
-    counts questions. `bounds` are the lowest and the highest possible value. With other bounds than
-    (0, 1), zeros and ones are not taken for shares.
+    counts questions. Where the N values are 0 or 1, s / √n is at least √(mean (1 - mean) / N), what
+    N independent values would have: half of the values right in every question is no certainty.
+    `bounds` are the lowest and the highest possible value. With other bounds than (0, 1), zeros and
+    ones are not taken for shares.
 
     Example:
         >>> print(mean_ci([1, 1, 1, 0]))
         0.750 [0.301, 0.954] (n=4)
     """
-    data = _finite(values)
+    every = data = _finite(values)
     if clusters is not None:
         unit = numbered(clusters)
         data = np.bincount(unit, data) / np.bincount(unit)
     if not data.size:
         return NOTHING
     n, mean = len(data), float(data.mean())
+    takes_shares = bounds in (None, (0, 1))
     # With only zeros or only ones Student's interval would have no width, but Wilson's has one
-    if bounds in (None, (0, 1)) and are_shares(data):
+    if takes_shares and are_shares(data):
         low, high = wilson(mean, n)
         return Estimate(mean, low, high, n, math.sqrt(mean * (1 - mean) / n))
     if n == 1:
         return Estimate(mean, None, None, 1, None)
-    return _student(mean, float(data.std(ddof=1)) / math.sqrt(n), n, bounds)
+    error = float(data.std(ddof=1)) / math.sqrt(n)
+    if takes_shares and are_shares(every):
+        error = max(error, math.sqrt(mean * (1 - mean) / len(every)))
+    return _student(mean, error, n, bounds)
 
 
 def are_shares(values: Floats) -> bool:
@@ -153,14 +159,16 @@ def question_means(
     return {question: math.fsum(group) / len(group) for question, group in groups.items()}
 
 
-def paired_difference(a: Mapping[Hashable, float], b: Mapping[Hashable, float]) -> Estimate:
+def paired_difference(
+    a: Mapping[Hashable, float], b: Mapping[Hashable, float], smallest: float | None = None
+) -> Estimate:
     """Mean of b - a over the questions that both have, with the interval of `difference_ci`.
 
     Example:
         >>> print(paired_difference({"q1": 0.2, "q2": 0.4}, {"q1": 0.5, "q2": 0.6}))
         0.250 [-0.385, 0.885] (n=2)
     """
-    return difference_ci([b[question] - a[question] for question in a if question in b])
+    return difference_ci([b[question] - a[question] for question in a if question in b], smallest)
 
 
 def difference_ci(differences: Sequence[float] | Floats, smallest: float | None = None) -> Estimate:
@@ -295,15 +303,40 @@ def pooled_estimate(columns: Columns, pooled: Pooled, questions: Clusters) -> Es
     """The statistic of all rollouts, with the interval of its jackknife over questions, cut off at
     its bounds. n counts the questions of rollouts whose values are not all zeros.
     """
-    table = as_table(columns, list(columns), len(questions))
-    used: NDArray[np.bool_] = np.any(table, axis=1)
-    sums = sums_by_unit(table[used], numbered(questions)[used])
+    sums, not_applicable = _sums_by_question(columns, questions)
     if not len(sums):
-        return msgspec.structs.replace(NOTHING, not_applicable=int((~used).sum()))
+        return msgspec.structs.replace(NOTHING, not_applicable=not_applicable)
     made_up = _made_up(columns, sums, pooled.extremes)
     estimate = _jackknifed(sums, made_up, lambda sums: pooled.function(by_name(columns, sums)))
     estimate = _cut(estimate, *pooled.bounds)
-    return msgspec.structs.replace(estimate, not_applicable=int((~used).sum()))
+    return msgspec.structs.replace(estimate, not_applicable=not_applicable)
+
+
+def are_nearly_alike(columns: Columns, pooled: Pooled, questions: Clusters) -> bool:
+    """Whether so few questions differ from the typical one that `pooled_estimate` counts made-up
+    questions as well.
+    """
+    sums, _ = _sums_by_question(columns, questions)
+    if len(sums) < 2:
+        return False
+
+    def statistic(sums: Floats) -> Floats:
+        return pooled.function(by_name(columns, sums))
+
+    _, pseudo_values = jackknife(sums, statistic)
+    made_up = _made_up(columns, sums, pooled.extremes)
+    _, padded = jackknife(np.vstack([sums, made_up]), statistic)
+    return _few_depart(pseudo_values, padded[len(sums) :])
+
+
+def _sums_by_question(columns: Columns, questions: Clusters) -> tuple[Floats, int]:
+    """The sums of each question's rollouts, without those whose values are all zeros, and how many
+    these are.
+    """
+    table = as_table(columns, list(columns), len(questions))
+    used: NDArray[np.bool_] = np.any(table, axis=1)
+    sums = sums_by_unit(table[used], numbered(questions)[used])
+    return sums, int((~used).sum())
 
 
 def pooled_difference(
@@ -368,14 +401,21 @@ def _jackknifed(sums: Floats, made_up: Floats, statistic: Callable[[Floats], Flo
     if n == 1 or np.isnan(pseudo_values).any():
         return msgspec.structs.replace(NOTHING, n=n, value=value)
     middle, padded = jackknife(np.vstack([sums, made_up]), statistic)
-    typical = np.median(pseudo_values)
-    farthest = float(np.abs(padded[n:] - typical).max())
-    departing = np.abs(pseudo_values - typical) > _DEPARTS * farthest
-    if departing.sum() >= FEW_DEPART:
+    if not _few_depart(pseudo_values, padded[n:]):
         return _student(value, float(pseudo_values.std(ddof=1)) / math.sqrt(n), n)
     error = float(padded.std(ddof=1)) / math.sqrt(len(padded))
     half = t_quantile(0.975, n - 1) * error
     return Estimate(value, min(value, middle - half), max(value, middle + half), n, error)
+
+
+def _few_depart(pseudo_values: Floats, made_up: Floats) -> bool:
+    """Whether fewer than `FEW_DEPART` questions differ from the typical one, measured by how far
+    the made-up ones lie from it.
+    """
+    typical = np.median(pseudo_values)
+    farthest = float(np.abs(made_up - typical).max())
+    departing = np.abs(pseudo_values - typical) > _DEPARTS * farthest
+    return bool(departing.sum() < FEW_DEPART)
 
 
 def _cut(estimate: Estimate, least: float, most: float) -> Estimate:
