@@ -13,13 +13,15 @@ questions of `world_remembered`, which the arms train on; a seed decides the ord
 and the names that it swaps. `--reader` names another reader to begin with, with a `{seed}` in it
 where each seed has its own.
 
-`starts.md` has, for each strength, the share of the answers that are stated first (s), the share of
-right answers among the others (r), and by how much each arm changes them.
+`starts.md` has, for each strength and for all starts together, the share of the answers that are
+stated first (s), the share of right answers among the others (r), and by how much each arm changes
+them; `starts.png` draws what becomes of them by the start's s. Intervals are for new seeds and new
+questions; a change is paired with the start that it began from.
 """
 
 import argparse
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -29,13 +31,15 @@ from typing import Any
 import msgspec
 import yaml
 from study import POU, SFT
-from study_parts import CONFIGS, RECIPES, Flags, as_flags, run_program
+from study_parts import CONFIGS, RECIPES, Flags, as_flags, drawable, run_program
 from tqdm.auto import tqdm
 
+from faithful_search.analysis.figures import lines
 from faithful_search.measure.evaluation import Evaluation
 from faithful_search.measure.ledger import same_settings
 from faithful_search.measure.report import interval
-from faithful_search.measure.seeds import difference_over_seeds, over_seeds
+from faithful_search.measure.seeds import change_over_seeds, over_seeds
+from faithful_search.measure.stats import Estimate
 from faithful_search.measure.writing import write_metrics
 
 MEMORY = Path(__file__).parent / "policies" / "sft_tiny_memory.yaml"
@@ -45,6 +49,9 @@ READINGS = {"weak": 64, "bundled": 28, "strong": 16, "habitual": 6}
 "bundled" is what `tiny_memory` was made with.
 """
 FIRST, RIGHT, RIGHT_WHERE_READ = "answer_first", "exact_match", "right_where_read"
+METRICS = {FIRST: "s", RIGHT_WHERE_READ: "r", RIGHT: "exact match"}
+"""By their columns in the table."""
+ALL = "all"
 
 
 @dataclass(frozen=True)
@@ -196,38 +203,69 @@ def evaluation_of(folder: Path) -> Evaluation | None:
     return msgspec.structs.replace(evaluation, values=values)
 
 
-def summarise(starts: Sequence[Start], arms: Iterable[str], out: Path) -> None:
-    """Write and print the tables of what has been measured."""
-    metrics = {FIRST: "s", RIGHT_WHERE_READ: "r", RIGHT: "exact match"}
-    columns = [f"{label}{change}" for change in ("", ", change") for label in metrics.values()]
-    lines = [f"| habit | arm | seeds | {' | '.join(columns)} |", "|---" * (len(columns) + 3) + "|"]
-    results: dict[str, Any] = {}
-    for strength in dict.fromkeys(start.strength for start in starts):
-        same = [start for start in starts if start.strength == strength]
-        before = _measured(start.folder for start in same)
-        if not before:
+def summarise(starts: Sequence[Start], arms: Sequence[str], out: Path) -> None:
+    """Write, draw and print what has been measured."""
+    titles = [f"{label}{change}" for change in ("", ", change") for label in METRICS.values()]
+    rows = [f"| habit | arm | starts | {' | '.join(titles)} |", "|---" * (len(titles) + 3) + "|"]
+    results: dict[str, dict[str, Any]] = {}
+    drawn: dict[str, dict[float, Any]] = {}
+    for strength in (*dict.fromkeys(start.strength for start in starts), ALL):
+        same = [start for start in starts if strength in (start.strength, ALL)]
+        measured = [start for start in same if evaluation_of(start.folder)]
+        if not measured:
             continue
-        cells = [interval(over_seeds(before, metric)) for metric in metrics]
-        lines.append(f"| {strength} | before | {len(before)} | {' | '.join(cells)} | | | |")
-        results[strength] = {"before": {m: over_seeds(before, m) for m in metrics}}
+        before = values_of([start.folder for start in measured])
+        results[strength] = {"before": before}
+        rows.append(row(strength, "before", len(measured), before, {}))
         for arm in arms:
-            after = _measured(folder_of(start, arm) for start in same)
-            if not after:
+            trained = [start for start in measured if evaluation_of(folder_of(start, arm))]
+            if not trained:
                 continue
-            values = {metric: over_seeds(after, metric) for metric in metrics}
-            changes = {metric: difference_over_seeds(before, after, metric) for metric in metrics}
-            cells = [interval(estimate) for estimate in (*values.values(), *changes.values())]
-            lines.append(f"| {strength} | {arm} | {len(after)} | {' | '.join(cells)} |")
-            results[strength][arm] = {"after": values, "change": changes}
-    out.mkdir(parents=True, exist_ok=True)
-    text = "\n".join(lines) + "\n"
+            after = values_of([folder_of(start, arm) for start in trained])
+            changes = changes_of(trained, arm)
+            results[strength][arm] = {"after": after, "change": changes}
+            rows.append(row(strength, arm, len(trained), after, changes))
+            if strength != ALL:
+                drawn.setdefault(arm, {})[before[FIRST].value or 0.0] = after
+    text = "\n".join(rows) + "\n"
     (out / "starts.md").write_text(text, encoding="utf-8")
     write_metrics(out / "starts.json", results)
+    if drawn:
+        tables = {arm: drawable(by_share) for arm, by_share in drawn.items()}
+        lines(tables, list(METRICS), out / "starts.png", "answers first, before training")
     print(text)
 
 
-def _measured(folders: Iterable[Path]) -> list[Evaluation]:
-    return [evaluation for folder in folders if (evaluation := evaluation_of(folder)) is not None]
+def values_of(folders: Sequence[Path]) -> dict[str, Estimate]:
+    """The results of these policies, over their seeds."""
+    runs = evaluations_of(folders)
+    return {metric: over_seeds(runs, metric) for metric in METRICS}
+
+
+def changes_of(starts: Sequence[Start], arm: str) -> dict[str, Estimate]:
+    """How an arm changes the results of these starts."""
+    before = evaluations_of([start.folder for start in starts])
+    after = evaluations_of([folder_of(start, arm) for start in starts])
+    return {metric: change_over_seeds(before, after, metric) for metric in METRICS}
+
+
+def evaluations_of(folders: Sequence[Path]) -> list[Evaluation]:
+    """What was measured in these folders, without those where nothing was."""
+    evaluations = [evaluation_of(folder) for folder in folders]
+    return [evaluation for evaluation in evaluations if evaluation is not None]
+
+
+def row(
+    strength: str,
+    arm: str,
+    starts: int,
+    values: Mapping[str, Estimate],
+    changes: Mapping[str, Estimate],
+) -> str:
+    """A row of `starts.md`."""
+    cells = [interval(values[metric]) for metric in METRICS]
+    cells += [interval(changes[metric]) if changes else "" for metric in METRICS]
+    return f"| {strength} | {arm} | {starts} | {' | '.join(cells)} |"
 
 
 def log_of(folder: Path) -> Path:

@@ -10,6 +10,7 @@ from faithful_search.errors import DataError
 from faithful_search.measure.evaluation import Evaluation
 from faithful_search.measure.seeds import (
     Crossed,
+    change_over_seeds,
     difference_over_seeds,
     macro_over_seeds,
     mean_of_sets,
@@ -86,6 +87,20 @@ def test_a_cold_start_of_one_run_adds_nothing_for_its_seed():
     mean = over_seeds(runs, "em")
     change = difference_over_seeds([run([0.05] * 40)], runs, "em")
     assert change.high - change.low == pytest.approx(mean.high - mean.low)
+
+
+def test_starts_that_differ_but_gain_alike_have_a_narrow_change():
+    """Each run turns the same four wrong answers right, from starts of 0.2 and of 0.6."""
+    starts = [run([1.0] * right + [0.0] * (40 - right)) for right in (8, 24)]
+    trained = [run([1.0] * right + [0.0] * (36 - right) + [1.0] * 4) for right in (8, 24)]
+    change = change_over_seeds(starts, trained, "em")
+    by_hand = mean_ci([0.0] * 36 + [1.0] * 4, bounds=(-math.inf, math.inf))
+    assert [change.value, change.low] == pytest.approx([by_hand.value, by_hand.low])
+
+
+def test_runs_without_their_starts_are_refused():
+    with pytest.raises(DataError, match="1 runs before and 2 after cannot be paired"):
+        change_over_seeds([HALF], [HALF, ALL], "em")
 
 
 def test_the_macro_mean_of_a_run_is_that_of_its_sets():

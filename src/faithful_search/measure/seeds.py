@@ -130,6 +130,28 @@ def difference_over_seeds(
     return difference_of_tables(first, second)
 
 
+def change_over_seeds(
+    before: Sequence[Evaluation], after: Sequence[Evaluation], metric: str
+) -> Estimate:
+    """The mean change of a result where each later run was trained from the earlier one at the same
+    place: paired by run and by question, so that what starts differ in is no part of the interval.
+
+    Raises `DataError` without a run, or with more of them on one side.
+    """
+    if len(before) != len(after):
+        raise DataError(
+            f"{len(before)} runs before and {len(after)} after cannot be paired: give each start "
+            "the run that was trained from it, in the same order"
+        )
+    questions = dict.fromkeys(chain.from_iterable(run.questions for run in (*before, *after)))
+    first = crossed(before, metric, questions)
+    second = crossed(after, metric, questions)
+    if first is None or second is None:
+        return NOTHING
+    changes = Crossed(second.values - first.values, min(first.n, second.n), shares=False)
+    return mean_of_sets([changes])
+
+
 def mean_of_sets(tables: Sequence[Crossed]) -> Estimate:
     """The mean over runs and over sets of questions, each set with the same weight. The sets have
     the same runs, in the same order.
