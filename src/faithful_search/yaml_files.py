@@ -9,14 +9,21 @@ from .errors import DataError
 def load_yaml(path: Path) -> Any:
     """The content of a YAML file; `None` for an empty one.
 
-    Raises `DataError` where it cannot be read, in one line with the place of the fault.
+    Raises `DataError` where it cannot be read, where a value is not of its type or a key stands
+    twice in a mapping, in one line with the place of the fault.
     """
     import yaml
 
+    from .yaml_loaders import LOADERS
+
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.load(path.read_text(encoding="utf-8"), LOADERS[0])
     except (OSError, UnicodeError) as error:
         raise DataError(f"cannot read {path}: {error}") from error
+    except RecursionError as error:
+        raise DataError(
+            f"cannot read {path}: its lists or mappings are nested too deeply"
+        ) from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""

@@ -37,6 +37,7 @@ LAYERS = (
         "escape",
         "loose_json",
         "yaml_files",
+        "yaml_loaders",
         "trajectory",
         "tasks",
         "suites",

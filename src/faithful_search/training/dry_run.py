@@ -12,7 +12,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-import yaml
 from accelerate import PartialState
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import (
@@ -37,11 +36,10 @@ from ..tasks import Task
 from ..tools import Toolbox
 from ..trajectory import read_jsonl
 from ..wire.redact import redact
+from ..yaml_files import load_yaml
 from .refusing import cold_start_of, read_config
 
-REPLACED: dict[str, dict[str, Any]] = yaml.safe_load(
-    (shipped("data") / "dry_run.yaml").read_text("utf-8")
-)
+REPLACED: dict[str, dict[str, Any]] = load_yaml(shipped("data") / "dry_run.yaml")
 MACHINE, MODELS = REPLACED["machine"], REPLACED["models"]
 ENCODERS = ("bert", "mpnet")
 """Types of models that read only."""

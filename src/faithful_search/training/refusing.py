@@ -8,8 +8,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-import yaml
-
 from .. import dialects, suites
 from ..bundled import bundled_policy, shipped
 from ..errors import ConfigError, DataError, needs
@@ -175,7 +173,7 @@ def cold_start_of(model: str) -> Path | None:
         'sft_smollm2-135m.yaml'
     """
     for path in sorted(shipped("recipes/configs").glob("*.yaml")):
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        settings = load_yaml(path)
         if settings.get("output_dir") == model:
             return path
     return None
