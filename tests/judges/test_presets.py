@@ -34,7 +34,7 @@ from faithful_search.judges.hhem import HHEMJudge
 from faithful_search.judges.lettuce import LettuceJudge
 from faithful_search.judges.minicheck import MiniCheckJudge
 from faithful_search.judges.presets import PRESETS
-from faithful_search.judges.windowed import Input, WindowedJudge
+from faithful_search.judges.windowed import Input, WindowedJudge, architecture_of
 
 TWO = {0: "LABEL_0", 1: "LABEL_1"}
 SENTENCES = [f"{' '.join(WORDS[start : start + 7])}." for start in range(0, 28, 7)]
@@ -381,6 +381,27 @@ FOLDERS = {
     "factcg": lambda folder: saved(folder, deberta(), bert_tokenizer()),
     "granite": lambda folder: saved(folder, guardian(), guardian_tokenizer()),
 }
+
+
+@pytest.mark.parametrize(
+    ("kind", "family"),
+    [
+        ("minicheck", "seq2seq"),
+        ("lettuce", "token classifier"),
+        ("factcg", "classifier"),
+        ("granite", "causal LM"),
+    ],
+)
+def test_the_family_of_a_model_is_read_from_its_config(kind, family, tmp_path):
+    folder = FOLDERS[kind](tmp_path)
+    architecture = architecture_of(folder, revision=None, trust_remote_code=False)
+    assert architecture.family == family
+
+
+def test_a_model_that_no_judge_reads_in_windows_has_no_family(tmp_path):
+    folder = saved(tmp_path)
+    architecture = architecture_of(folder, revision=None, trust_remote_code=False)
+    assert architecture == (folder, "BertModel", None)
 
 
 @pytest.mark.parametrize("kind", PRESETS)

@@ -1,13 +1,12 @@
 """The judge FactCG (Lei et al. 2025): can a claim be concluded from a paragraph?"""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar
 
 from .nli import open_entailment, second_of_two
 from .presets import PRESETS, Preset
-from .windowed import PLAIN, Input, WindowedJudge, WindowReading, as_rows
+from .windowed import PLAIN, Input, Readout, ReadoutJudge, as_rows
 
 _FRAME = (
     '{}\n\nChoose your answer: based on the paragraph above can we conclude that "{}"?\n\n'
@@ -16,7 +15,7 @@ _FRAME = (
 
 
 @dataclass(frozen=True)
-class FactCGJudge(WindowedJudge):
+class FactCGJudge(ReadoutJudge):
     """p = max over windows of the evidence of p(supported | window, claim), by FactCG.
 
     A classifier reads one text, a question around the window and the claim; p is the softmax of the
@@ -40,11 +39,6 @@ class FactCGJudge(WindowedJudge):
     spare: ClassVar[int] = 8
     preset: ClassVar[Preset | None] = PRESETS["factcg"]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        # Computed now, so that a model without the two labels is refused at once
-        self._readout  # noqa: B018
-
     @classmethod
     def open_network(cls, model: str, **loading: Any) -> tuple[Any, Any]:
         return open_entailment(model, **loading)
@@ -53,9 +47,5 @@ class FactCGJudge(WindowedJudge):
         texts = [_FRAME.format(each.premise, each.hypothesis) for each in inputs]
         return as_rows(self.tokenizer(texts, verbose=False, **PLAIN)["input_ids"])
 
-    def read(self, inputs: Sequence[Input]) -> list[WindowReading]:
-        return self.read_rows(inputs, self._readout)
-
-    @cached_property
-    def _readout(self) -> Callable[[Any], Any]:
-        return second_of_two(self.model, self.name)
+    def make_readout(self) -> Readout:
+        return second_of_two(self)

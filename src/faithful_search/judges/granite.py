@@ -11,12 +11,12 @@ from ..inference.base import Sampling
 from ..inference.batching import batches
 from ..inference.chat import templated
 from ..inference.fencing import guarded
-from ..inference.loading import open_generator, read_config
+from ..inference.loading import open_generator
 from ..inference.transformers import TransformersGenerator
 from ..text import shortened
 from .control_tokens import GENERAL
 from .presets import PRESETS, Preset
-from .windowed import Input, WindowedJudge, WindowReading, as_rows
+from .windowed import Input, WindowedJudge, WindowReading, architecture_of, as_rows
 
 _CRITERION = "groundedness"
 _SCORE = "<score>"
@@ -61,10 +61,11 @@ class GraniteJudge(WindowedJudge):
 
     @classmethod
     def open_network(cls, model: str, **loading: Any) -> tuple[Any, Any]:
-        code = {name: loading[name] for name in ("revision", "trust_remote_code")}
-        architecture = " ".join(read_config(model, **code).architectures or [])
-        if "ForCausalLM" not in architecture:
-            raise ConfigError(f"{model!r} is no causal LM (its architecture: {architecture})")
+        architecture = architecture_of(model, **loading)
+        if architecture.family != "causal LM":
+            raise ConfigError(
+                f"{model!r} is no causal LM (its architecture: {architecture.classes})"
+            )
         generator = open_generator(model, **loading)
         return generator.model, generator.tokenizer
 

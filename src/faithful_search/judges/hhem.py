@@ -1,7 +1,7 @@
 """The judge HHEM-2.1-Open (Vectara 2024): is a hypothesis true, given the premise?"""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from ..errors import ConfigError
 from ..inference.hub_files import file_beside
 from ..inference.loading import device_and_dtype, opening, read_config, read_tokenizer
 from .presets import PRESETS, Preset
-from .windowed import PLAIN, Input, WindowedJudge, WindowReading, as_rows
+from .windowed import PLAIN, Input, Readout, ReadoutJudge, as_rows
 
 _FRAME = "Determine if the hypothesis is true given the premise?\n\nPremise: {}\n\nHypothesis: {}"
 _FOUNDATION = "google/flan-t5-base"
@@ -23,7 +23,7 @@ _PREFIX = "t5."  # of the names of the weights in the authors' own class
 
 
 @dataclass(frozen=True)
-class HHEMJudge(WindowedJudge):
+class HHEMJudge(ReadoutJudge):
     """p = max over windows of the evidence of p(consistent | window, hypothesis), by HHEM.
 
     A T5 encoder with a head for tokens reads a padding token and one text with window and
@@ -84,11 +84,7 @@ class HHEMJudge(WindowedJudge):
         encoded = self.tokenizer(texts, verbose=False, **PLAIN)["input_ids"]
         return as_rows([[self.tokenizer.pad_token_id, *ids] for ids in encoded])
 
-    def read(self, inputs: Sequence[Input]) -> list[WindowReading]:
-        return self.read_rows(inputs, self._readout)
-
-    @property
-    def _readout(self) -> Callable[[Any], torch.Tensor]:
+    def make_readout(self) -> Readout:
         return partial(_consistent, self.model)
 
 

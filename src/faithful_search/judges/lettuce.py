@@ -8,10 +8,10 @@ import torch
 from transformers import AutoModelForTokenClassification
 
 from ..errors import ConfigError
-from ..inference.loading import open_model, read_config
+from ..inference.loading import open_model
 from ..text import shortened
 from .presets import PRESETS, Preset
-from .windowed import PLAIN, Input, WindowedJudge, WindowReading, as_rows
+from .windowed import PLAIN, Input, WindowedJudge, WindowReading, architecture_of, as_rows
 
 _ASKED = (
     "Briefly answer the following question:\n{question}\nBear in mind that your response should be "
@@ -69,10 +69,11 @@ class LettuceJudge(WindowedJudge):
 
     @classmethod
     def open_network(cls, model: str, **loading: Any) -> tuple[Any, Any]:
-        code = {name: loading[name] for name in ("revision", "trust_remote_code")}
-        architecture = " ".join(read_config(model, **code).architectures or [])
-        if "ForTokenClassification" not in architecture:
-            raise ConfigError(f"{model!r} classifies no tokens (its architecture: {architecture})")
+        architecture = architecture_of(model, **loading)
+        if architecture.family != "token classifier":
+            raise ConfigError(
+                f"{model!r} classifies no tokens (its architecture: {architecture.classes})"
+            )
         return open_model(AutoModelForTokenClassification, model, **loading)
 
     def encode(self, inputs: Sequence[Input]) -> list[dict[str, Any]]:

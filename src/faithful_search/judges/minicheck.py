@@ -1,20 +1,19 @@
 """The judge MiniCheck (Tang, Laban and Durrett 2024): is a sentence supported by a document?"""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, ClassVar, Self
 
-from .nli import open_entailment, second_of_two, writes, written_labels
+from .nli import is_seq2seq, open_entailment, second_of_two, written_labels
 from .presets import PRESETS, Preset
-from .windowed import Input, WindowedJudge, WindowReading, as_rows
+from .windowed import Input, Readout, ReadoutJudge, as_rows
 
 _TASK = "predict: "  # what the seq2seq model reads before a document
 _CLASSIFIERS_WINDOW = 400
 
 
 @dataclass(frozen=True)
-class MiniCheckJudge(WindowedJudge):
+class MiniCheckJudge(ReadoutJudge):
     """p = max over windows of the evidence of p(supported | window, claim), by MiniCheck.
 
     The model reads `predict: DOCUMENT</s>CLAIM`, and p = p(1) / (p(1) + p(0)) of the first token it
@@ -38,16 +37,11 @@ class MiniCheckJudge(WindowedJudge):
     kind: ClassVar[str] = "minicheck"
     preset: ClassVar[Preset | None] = PRESETS["minicheck"]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        # Computed now, so that a model without the two labels is refused at once
-        self._readout  # noqa: B018
-
     @classmethod
     def from_pretrained(cls, model: str, **knobs: Any) -> Self:
         """As `WindowedJudge.from_pretrained`; a classifier's window is by default 400 tokens."""
         judge = super().from_pretrained(model, **knobs)
-        if judge._is_seq2seq or "window" in knobs:
+        if is_seq2seq(judge.architecture) or "window" in knobs:
             return judge
         return replace(judge, window=_CLASSIFIERS_WINDOW)
 
@@ -58,7 +52,7 @@ class MiniCheckJudge(WindowedJudge):
     def encode(self, inputs: Sequence[Input]) -> list[dict[str, Any]]:
         # BOS or CLS where the tokenizer writes one; the end, which also stands between the texts
         *opening, end = self.tokenizer("")["input_ids"]
-        task = _TASK if self._is_seq2seq else ""
+        task = _TASK if is_seq2seq(self.architecture) else ""
         documents = self.pieces([task + each.premise for each in inputs])
         claims = self.pieces([each.hypothesis for each in inputs])
         rows = []
@@ -68,15 +62,5 @@ class MiniCheckJudge(WindowedJudge):
             rows.append([*opening, *document[:most], end, *claim, end])
         return as_rows(rows)
 
-    def read(self, inputs: Sequence[Input]) -> list[WindowReading]:
-        return self.read_rows(inputs, self._readout)
-
-    @property
-    def _is_seq2seq(self) -> bool:
-        return writes(self.model.config, type(self.model).__name__)
-
-    @cached_property
-    def _readout(self) -> Callable[[Any], Any]:
-        if self._is_seq2seq:
-            return written_labels(self.model, self.tokenizer)
-        return second_of_two(self.model, self.name)
+    def make_readout(self) -> Readout:
+        return written_labels(self) if is_seq2seq(self.architecture) else second_of_two(self)

@@ -1,8 +1,8 @@
 """The judge that is an entailment model: a classifier, or a seq2seq model of the TRUE kind."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import torch
@@ -10,16 +10,16 @@ from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassificati
 
 from ..errors import ConfigError
 from ..inference.batching import shared_length
-from ..inference.loading import open_model, read_config
+from ..inference.loading import open_model
 from . import distilled
 from .base import LABELS
-from .windowed import PLAIN, Input, WindowedJudge, WindowReading
+from .windowed import PLAIN, Architecture, Input, Readout, ReadoutJudge, architecture_of
 
 _ENTAILS = ("entailment", "entail", "entails")
 
 
 @dataclass(frozen=True)
-class NLIJudge(WindowedJudge):
+class NLIJudge(ReadoutJudge):
     """p = max over windows w of the premise of p(entailment | w, hypothesis); supported when p >=
     `threshold`.
 
@@ -44,11 +44,6 @@ class NLIJudge(WindowedJudge):
     kind: ClassVar[str] = "nli"
     probability_of: ClassVar[str] = "entailment"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        # Computed now, so that a model without a label of entailment is refused at once
-        self._readout  # noqa: B018
-
     @classmethod
     def from_pretrained(cls, model: str, *, revision: str | None = None, **knobs: Any) -> Self:
         """The judge of a Hub id or a directory; a distilled one's `judge.json` sets what `knobs`
@@ -67,7 +62,7 @@ class NLIJudge(WindowedJudge):
     def encode(self, inputs: Sequence[Input]) -> list[dict[str, Any]]:
         if not inputs:
             return []
-        if writes(self.model.config, type(self.model).__name__):
+        if is_seq2seq(self.architecture):
             texts = [
                 f"premise: {premise} hypothesis: {hypothesis}" for premise, hypothesis, _ in inputs
             ]
@@ -80,50 +75,47 @@ class NLIJudge(WindowedJudge):
             encoded = self.tokenizer(premises, hypotheses, **cut, **PLAIN)
         return [{key: values[row] for key, values in encoded.items()} for row in range(len(inputs))]
 
-    def read(self, inputs: Sequence[Input]) -> list[WindowReading]:
-        return self.read_rows(inputs, self._readout)
-
-    @cached_property
-    def _readout(self) -> Callable[[Any], torch.Tensor]:
-        """A function from a batch to p of support, one for each of its rows."""
-        # Made of functions of the module, because a judge is pickled and closures cannot be
+    def make_readout(self) -> Readout:
+        if is_seq2seq(self.architecture):
+            return written_labels(self)
         config = self.model.config
-        if writes(config, type(self.model).__name__):
-            return written_labels(self.model, self.tokenizer)
+        exclusive = config.num_labels > 1 and config.problem_type != "multi_label_classification"
+        return partial(_classified, self.model, self._supporting_label(), exclusive)
+
+    def _supporting_label(self) -> int:
+        """The number of the classifier's label that means support."""
+        config = self.model.config
         label_names = (self.label.lower(),) if self.label else _ENTAILS
         named = [
             *config.id2label.items(),
             *((index, name) for name, index in (config.label2id or {}).items()),
         ]
-        label_ids = {str(name).lower(): int(index) for index, name in named}
-        label = next((label_ids[name] for name in label_names if name in label_ids), None)
-        if label is None:
-            labels = ", ".join(map(repr, config.id2label.values()))
-            message = f"{self.name} has no label {label_names[0]!r}; its labels are {labels}"
-            raise ConfigError(
-                f"{message}: name the one that means support as `label`, or take a model of "
-                "entailment"
-            )
-        exclusive = config.num_labels > 1 and config.problem_type != "multi_label_classification"
-        return partial(classified, self.model, label, exclusive)
+        numbers = {str(name).lower(): int(index) for index, name in named}
+        for name in label_names:
+            if name in numbers:
+                return numbers[name]
+        labels = ", ".join(map(repr, config.id2label.values()))
+        message = f"{self.name} has no label {label_names[0]!r}; its labels are {labels}"
+        raise ConfigError(
+            f"{message}: name the one that means support as `label`, or take a model of entailment"
+        )
 
 
 def open_entailment(model: str, **loading: Any) -> tuple[Any, Any]:
     """A sequence classifier or seq2seq model, and its tokenizer; `loading` as of
     `WindowedJudge.open_network`. Raises `ConfigError` when it cannot be opened or is neither.
     """
-    code = {name: loading[name] for name in ("revision", "trust_remote_code")}
-    config = read_config(model, **code)
-    is_seq2seq = writes(config, " ".join(config.architectures or []))
-    auto = AutoModelForSeq2SeqLM if is_seq2seq else AutoModelForSequenceClassification
+    writes_labels = is_seq2seq(architecture_of(model, **loading))
+    auto = AutoModelForSeq2SeqLM if writes_labels else AutoModelForSequenceClassification
     return open_model(auto, model, **loading)
 
 
-def written_labels(model: Any, tokenizer: Any) -> Callable[[Any], torch.Tensor]:
+def written_labels(judge: ReadoutJudge) -> Readout:
     """p(1) / (p(1) + p(0)) of a seq2seq model for each row of a batch, where the two labels' tokens
     part. Raises `ConfigError` where they do not.
     """
-    yes, no = (tokenizer(text_target=label)["input_ids"] for label in LABELS)
+    model = judge.model
+    yes, no = (judge.tokenizer(text_target=label)["input_ids"] for label in LABELS)
     at = shared_length(yes, no)
     if at == min(len(yes), len(no)):
         raise ConfigError(
@@ -133,16 +125,16 @@ def written_labels(model: Any, tokenizer: Any) -> Callable[[Any], torch.Tensor]:
     return partial(_written, model, start, yes[at], no[at])
 
 
-def second_of_two(model: Any, name: str) -> Callable[[Any], torch.Tensor]:
+def second_of_two(judge: ReadoutJudge) -> Readout:
     """p of the second of a classifier's two labels for each row of a batch, for models whose labels
     have no names. Raises `ConfigError` for a model of another kind.
     """
-    if writes(model.config, type(model).__name__) or model.config.num_labels != 2:
-        raise ConfigError(f"{name} is no classifier with two labels, which this judge needs")
-    return partial(classified, model, 1, True)
+    if is_seq2seq(judge.architecture) or judge.model.config.num_labels != 2:
+        raise ConfigError(f"{judge.name} is no classifier with two labels, which this judge needs")
+    return partial(_classified, judge.model, 1, True)
 
 
-def classified(model: Any, label: int, exclusive: bool, batch: Any) -> torch.Tensor:
+def _classified(model: Any, label: int, exclusive: bool, batch: Any) -> torch.Tensor:
     """p of a classifier's label for each row of a batch: a softmax where labels exclude each other,
     else a sigmoid.
     """
@@ -156,18 +148,16 @@ def _written(model: Any, start: list[int], yes: int, no: int, batch: Any) -> tor
     return (logits[:, yes] - logits[:, no]).sigmoid()
 
 
-def writes(config: Any, made: str) -> bool:
-    """Whether a model made by the class `made` is seq2seq; else it is a classifier. Raises
-    `ConfigError` when neither.
+def is_seq2seq(architecture: Architecture) -> bool:
+    """Whether the model is seq2seq; else it is a sequence classifier. Raises `ConfigError` when
+    neither.
     """
-    if "ForSequenceClassification" in made:
-        return False
-    if config.is_encoder_decoder and "ForConditionalGeneration" in made:
-        return True
-    message = (
-        f"{config.name_or_path!r} is neither a sequence classifier nor a seq2seq model (its "
-        f"architecture: {made})"
-    )
-    raise ConfigError(
-        f"{message}; a causal LM judges with the judge 'generator', an encoder with 'embedding'"
-    )
+    if architecture.family not in ("classifier", "seq2seq"):
+        message = (
+            f"{architecture.source!r} is neither a sequence classifier nor a seq2seq model (its "
+            f"architecture: {architecture.classes})"
+        )
+        raise ConfigError(
+            f"{message}; a causal LM judges with the judge 'generator', an encoder with 'embedding'"
+        )
+    return architecture.family == "seq2seq"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 
@@ -14,7 +14,7 @@ from ..dialects.fence import Fence
 from ..errors import ConfigError
 from ..inference.batching import batches
 from ..inference.fencing import control_tokens, guarded
-from ..inference.loading import embedded_positions, max_tokens
+from ..inference.loading import embedded_positions, max_tokens, read_config
 from ..text import well_formed
 from . import distilled
 from .base import Judge, Pair, Verdict, Weights, weights_of
@@ -23,6 +23,10 @@ from .windows import windows
 # retrieved text may spell the model's control tokens: they are read as the characters they are, by
 # most tokenizers (see `WindowedJudge.fence`)
 PLAIN = {"split_special_tokens": True}
+
+Readout = Callable[[Any], torch.Tensor]
+"""Takes a padded batch of rows of tokens; gives p of support of each row, of the shape (rows)."""
+Family = Literal["classifier", "seq2seq", "token classifier", "causal LM"]
 
 
 class Input(NamedTuple):
@@ -40,6 +44,43 @@ class WindowReading(NamedTuple):
 
     p: float | None
     note: str = ""
+
+
+class Architecture(NamedTuple):
+    """Which kind of model it is.
+
+    Attributes:
+        source: what it is called: its Hub id or directory.
+        classes: the Transformers classes that it is made by, with blanks between them.
+        family: what such a model does; `None` where no judge here reads it.
+    """
+
+    source: str
+    classes: str
+    family: Family | None
+
+    @classmethod
+    def of(cls, config: Any, classes: str) -> Self:
+        """That of a model of these classes; `config` is its Transformers configuration."""
+        family: Family | None = None
+        if "ForSequenceClassification" in classes:
+            family = "classifier"
+        elif config.is_encoder_decoder and "ForConditionalGeneration" in classes:
+            family = "seq2seq"
+        elif "ForTokenClassification" in classes:
+            family = "token classifier"
+        elif "ForCausalLM" in classes:
+            family = "causal LM"
+        return cls(config.name_or_path, classes, family)
+
+
+def architecture_of(model: str, **loading: Any) -> Architecture:
+    """What the config.json of a Hub id or directory says that its model is; `loading` as of
+    `WindowedJudge.open_network`. Raises `ConfigError` when it cannot be read.
+    """
+    code = {name: loading[name] for name in ("revision", "trust_remote_code")}
+    config = read_config(model, **code)
+    return Architecture.of(config, " ".join(config.architectures or []))
 
 
 def as_rows(rows: Sequence[list[int]]) -> list[dict[str, Any]]:
@@ -183,18 +224,6 @@ class WindowedJudge(Judge, ABC):
         """What is read of each pair, window by window; nothing of an empty hypothesis."""
         return self._inputs(pairs)[0]
 
-    def read_rows(
-        self, inputs: Sequence[Input], supports: Callable[[Any], torch.Tensor]
-    ) -> list[WindowReading]:
-        """p of each input, where `supports` gives p for each row of a padded batch."""
-        readings = [WindowReading(None)] * len(inputs)
-        for rows, batch in self.padded(self.encode(inputs)):
-            with torch.inference_mode():
-                probabilities = supports(batch).tolist()
-            for row, p in zip(rows, probabilities, strict=True):
-                readings[row] = WindowReading(p)
-        return readings
-
     def padded(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[list[int], Any]]:
         """Batches of rows of similar lengths: their numbers, and their tokens as tensors."""
         for batch in batches([len(row["input_ids"]) for row in rows], self.batch_tokens):
@@ -283,3 +312,46 @@ class WindowedJudge(Judge, ABC):
             return sys.maxsize
         frame = len(self.encode([Input("", "")])[0]["input_ids"])
         return self.limit - frame - self.spare
+
+
+@dataclass(frozen=True)
+class ReadoutJudge(WindowedJudge, ABC):
+    """A judge that reads p of an input out of the logits of one pass of its model.
+
+    A subclass says how its model's logits become p (`make_readout`). A model that has no such p is
+    refused when the judge is made.
+
+    Args:
+        model, tokenizer, source, threshold, window, stride, batch_tokens, temperature, longest: as
+            of `WindowedJudge`.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Made now, so that a model of another kind is refused at once
+        self.readout  # noqa: B018
+
+    @abstractmethod
+    def make_readout(self) -> Readout:
+        """What gives p of each row of a batch. It is made of functions of a module, since a judge
+        is pickled and closures cannot be. Raises `ConfigError` for a model without such a p.
+        """
+
+    @cached_property
+    def readout(self) -> Readout:
+        """What gives p of each row of a batch."""
+        return self.make_readout()
+
+    @property
+    def architecture(self) -> Architecture:
+        """Which kind of model it has."""
+        return Architecture.of(self.model.config, type(self.model).__name__)
+
+    def read(self, inputs: Sequence[Input]) -> list[WindowReading]:
+        readings = [WindowReading(None)] * len(inputs)
+        for rows, batch in self.padded(self.encode(inputs)):
+            with torch.inference_mode():
+                probabilities = self.readout(batch).tolist()
+            for row, p in zip(rows, probabilities, strict=True):
+                readings[row] = WindowReading(p)
+        return readings
