@@ -101,9 +101,9 @@ def as_markdown(
     return "\n\n".join(parts)
 
 
-def drawable(table: Table) -> dict[str, dict[str, Any]]:
+def drawable(table: Mapping[Any, Mapping[str, Estimate]]) -> dict[Any, dict[str, Any]]:
     """The table as `analysis.figures` takes it."""
-    drawn: dict[str, dict[str, Any]] = {}
+    drawn: dict[Any, dict[str, Any]] = {}
     for setting, row in table.items():
         drawn[setting] = {"rows": {name: structs.asdict(item) for name, item in row.items()}}
     return drawn
