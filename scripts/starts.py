@@ -8,7 +8,7 @@ python scripts/starts.py table --out outputs/starts     # of what has been measu
 
 A start is the bundled reader that also learns 200 answers by heart and the habit of stating one
 before it has searched (`scripts/policies/sft_tiny_memory.yaml`). The strength of the habit follows
-from how many copies of each known question begin as a reader does: `READINGS`. All starts know the
+from how much of what it sees has the habit (`STRENGTHS`). All starts know the
 questions of `world_remembered`, which the arms train on; a seed decides the order of the training
 and the names that it swaps. `--reader` names another reader to begin with, with a `{seed}` in it
 where each seed has its own.
@@ -44,9 +44,15 @@ from faithful_search.measure.writing import write_metrics
 
 MEMORY = Path(__file__).parent / "policies" / "sft_tiny_memory.yaml"
 SETTINGS = "settings.json"
-READINGS = {"weak": 64, "bundled": 28, "strong": 16, "habitual": 6}
-"""How many copies of each known question begin as a reader does, by the strength of the habit;
-"bundled" is what `tiny_memory` was made with.
+STRENGTHS: dict[str, Flags] = {
+    "weak": {"recitals": 16, "readings": 52, "guesses": 1, "swaps_per_episode": 3},
+    "bundled": {"recitals": 40, "readings": 28, "guesses": 1, "swaps_per_episode": 1},
+    "strong": {"recitals": 52, "readings": 16, "guesses": 2, "swaps_per_episode": 1},
+    "habitual": {"recitals": 62, "readings": 6, "guesses": 4, "swaps_per_episode": 1},
+}
+"""By the strength of the habit, how often a start sees each known question answered from memory and
+begun as a reader does, and of each other question the guess and the reader's episode. "bundled" is
+what `tiny_memory` was made with.
 """
 FIRST, RIGHT, RIGHT_WHERE_READ = "answer_first", "exact_match", "right_where_read"
 METRICS = {FIRST: "s", RIGHT_WHERE_READ: "r", RIGHT: "exact match"}
@@ -90,7 +96,7 @@ def main() -> None:
     )
     parser.add_argument("what", choices=["make", "train", "table"])
     parser.add_argument("--out", type=Path, default=Path("outputs/starts"))
-    parser.add_argument("--strengths", nargs="+", choices=list(READINGS), default=list(READINGS))
+    parser.add_argument("--strengths", nargs="+", choices=list(STRENGTHS), default=list(STRENGTHS))
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--reader", default=None, help="policy to begin with, or the bundled one")
@@ -126,10 +132,13 @@ def make(start: Start, args: argparse.Namespace) -> None:
     """Make the start where it is missing, and measure it."""
     if not (start.folder / "model.safetensors").exists():
         memory = yaml.safe_load(MEMORY.read_text(encoding="utf-8"))["memory"]
-        memory["readings"] = READINGS[start.strength]
+        of_strength = dict(STRENGTHS[start.strength])
+        swaps = of_strength.pop("swaps_per_episode")
+        memory |= of_strength
         flags: dict[str, Any] = {
             "config": MEMORY,
             "memory": json.dumps(memory),
+            "swaps_per_episode": swaps,
             "seed": start.seed,
             "output_dir": start.folder,
             "threads": 1,
