@@ -23,13 +23,13 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
                 yield number, line
 
 
-def read_rows(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects of a `.jsonl` or `.jsonl.gz` file. Raises `DataError` naming the line
-    that is broken.
+def read_rows(path: str | os.PathLike[str], beyond: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of a `.jsonl` or `.jsonl.gz` file; with `beyond`, NaN and infinite
+    numbers stay, which are `None` without it. Raises `DataError` naming the line that is broken.
     """
     for number, line in read_lines(path):
         try:
-            row = loose_json.decode(line.decode())
+            row = loose_json.decode(line.decode(), beyond=beyond)
         except ValueError as error:  # also what is not UTF-8
             raise DataError(f"{path}, line {number}: not JSON ({error})") from error
         if not isinstance(row, dict):

@@ -41,9 +41,9 @@ class Decoded(NamedTuple):
     repairs: tuple[str, ...] = ()
 
 
-def decode(data: str | bytes, halves: bool = False) -> Any:
-    """The value of a JSON text; with `halves`, half characters stay as they are. Raises `DataError`
-    for what is none.
+def decode(data: str | bytes, halves: bool = False, beyond: bool = False) -> Any:
+    """The value of a JSON text; with `halves`, half characters stay as they are, with `beyond`, NaN
+    and infinite numbers do. Raises `DataError` for what is none.
 
     Example:
         >>> decode('{"score": NaN, "text": "\\\\ud83d"}')
@@ -57,10 +57,12 @@ def decode(data: str | bytes, halves: bool = False) -> Any:
         else:
             check_depth(data, value)
             return value
-    return decoded(data, halves).value
+    return decoded(data, halves, beyond=beyond).value
 
 
-def decoded(data: str | bytes, halves: bool = False, most: int | None = None) -> Decoded:
+def decoded(
+    data: str | bytes, halves: bool = False, most: int | None = None, beyond: bool = False
+) -> Decoded:
     """The value of a JSON text, and what was put right in it. Raises `DataError` for what is none,
     or is too large.
 
@@ -73,7 +75,7 @@ def decoded(data: str | bytes, halves: bool = False, most: int | None = None) ->
         check_depth(data, value)
         return Decoded(value)
     text = _as_text(data).strip(_MARK + BLANK.decode())
-    decoder = _Lenient()
+    decoder = _Lenient(beyond=beyond)
     value = _tried(lambda: decoder.decode(text))
     check_depth(text, value)
     return decoder.repaired(value, "" if halves else text)
@@ -140,9 +142,12 @@ class _TooDeep(DataError):
 
 
 class _Lenient(json.JSONDecoder):
-    """Python's decoder, which notes the numbers that are none."""
+    """Python's decoder, which notes the numbers that are none and reads them as `None`; with
+    `beyond` as they are.
+    """
 
-    def __init__(self, strict: bool = False) -> None:
+    def __init__(self, strict: bool = False, beyond: bool = False) -> None:
+        self.keeps_beyond = beyond
         self.beyond = False
         constant = self._refused if strict else self._constant
         super().__init__(
@@ -164,13 +169,16 @@ class _Lenient(json.JSONDecoder):
 
     def _number(self, written: str) -> int | float | None:
         number: int | float = _integer(written) if written.lstrip("-").isdigit() else float(written)
-        if isinstance(number, float) and math.isinf(number):
-            self.beyond = True
-            return None
-        return number
+        return self._noted(number) if isinstance(number, float) else number
 
-    def _constant(self, name: str) -> None:
+    def _constant(self, name: str) -> float | None:
+        return self._noted(float(name))
+
+    def _noted(self, number: float) -> float | None:
+        if self.keeps_beyond or math.isfinite(number):
+            return number
         self.beyond = True
+        return None
 
     def _refused(self, name: str) -> None:
         raise ValueError(f"{name} is no JSON")

@@ -136,6 +136,21 @@ def test_a_p_that_is_no_probability_is_an_error(tmp_path, p):
         load(path)
 
 
+@pytest.mark.parametrize("written", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_a_p_that_is_not_finite_is_an_error(tmp_path, written):
+    path = tmp_path / "file.jsonl"
+    path.write_text(f'{{"premise": "P", "claim": "C", "label": 1, "p": {written}}}\n')
+    message = f"{path}, row 1: p must be a number in [0, 1], got {float(written)!r}"
+    with pytest.raises(DataError, match=re.escape(message)):
+        load(path)
+
+
+def test_nan_in_another_column_is_a_missing_value(tmp_path):
+    path = tmp_path / "file.jsonl"
+    path.write_text('{"premise": "P", "claim": "C", "label": 1, "p": null, "question": NaN}\n')
+    assert load(path)[0].question == ""
+
+
 @pytest.mark.parametrize("p", [0, 1, 0.25, None])
 def test_a_p_is_what_the_labeller_gave(tmp_path, p):
     path = file_of(tmp_path / "file.jsonl", [{"premise": "P", "claim": "C", "label": 1, "p": p}])

@@ -1,6 +1,7 @@
 """One decoder for the JSON of others: what the standard forbids is read and said, the rest refused."""
 
 import json
+import math
 
 import pytest
 
@@ -28,6 +29,15 @@ from faithful_search.loose_json import MOST_NESTED, check_nested, decode, decode
 )
 def test_what_files_hold_is_read(data, value):
     assert decode(data) == value
+
+
+def test_infinite_numbers_stay_where_they_are_asked_for():
+    infinite = decode(b"[-Infinity, 1e400, %s]" % (b"9" * 5000), beyond=True)
+    assert infinite == [-math.inf, math.inf, math.inf]
+
+
+def test_nan_stays_where_it_is_asked_for():
+    assert math.isnan(decode(b"NaN", beyond=True))
 
 
 @pytest.mark.parametrize(

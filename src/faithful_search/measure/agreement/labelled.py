@@ -11,6 +11,7 @@ a held out row of the same source, has the split `overlap`. All others are `trai
 
 import hashlib
 import heapq
+import math
 import os
 import unicodedata
 from collections import Counter, defaultdict
@@ -244,7 +245,7 @@ def _read(path: Path) -> Iterator[tuple[Labelled, Sequence[str]]]:
     """
     stem = path.name.removesuffix(".gz").removesuffix(".jsonl")
     kind: str | None = None
-    for number, row in enumerate(read_rows(path), start=1):
+    for number, row in enumerate(map(_without_nan, read_rows(path, beyond=True)), start=1):
         if kind is None:
             kind = next((name for name, columns in KNOWN.items() if row.keys() >= set(columns)), "")
         try:
@@ -255,6 +256,18 @@ def _read(path: Path) -> Iterator[tuple[Labelled, Sequence[str]]]:
             if isinstance(error, KeyError):
                 problem = f"no column {error}; it has: {', '.join(row)}"
             raise DataError(f"{path}, row {number}: {problem}") from error
+
+
+def _without_nan(row: Row) -> Row:
+    """The row with `None` for NaN, as many write what is missing. A p stays, since it would count
+    as certain.
+    """
+    cleaned = dict(row)
+    for name, value in row.items():
+        is_no_number = isinstance(value, float) and not math.isfinite(value)
+        if is_no_number and name != "p":
+            cleaned[name] = None
+    return cleaned
 
 
 def _plain(row: Row, kind: str) -> Iterator[Row]:
