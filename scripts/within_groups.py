@@ -6,13 +6,15 @@ python scripts/within_groups.py outputs/pou --steps 5
 ```
 
 Each folder is a run of `recipes/pou.py` with R_pt, of which the rollouts of the first steps are
-read, while the policy still has both habits. A rollout answers first where it states its answer
-before any evidence that holds it (`answer_first`). Correlations are within the groups of rollouts
-of one question in one step, as an advantage is. Several runs give their mean with an interval over
-seeds (Student's t).
+read, while the policy still has both habits. A rollout without a verdict that can be probed counts
+nowhere: its R_pt is 0 whatever its habit. A rollout answers first where it states its answer before
+any evidence that holds it (`answer_first`). Correlations are within the groups of rollouts of one
+question in one step, as an advantage is. Several runs give their mean with an interval over seeds
+(Student's t).
 """
 
 import argparse
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,43 +41,59 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--steps", type=int, default=10, help="steps of training that are read")
     args = parser.parse_args()
-    figures = [figures_of(rollouts_of(run, args.steps), run) for run in args.runs]
+    try:
+        figures = [figures_of(probed_rollouts(run, args.steps), run) for run in args.runs]
+    except DataError as error:
+        sys.exit(f"error: {error}")
     print(f"| first {args.steps} steps, {len(figures)} runs | R_pt |\n|---|---|")
     for name in figures[0]:
         over_runs = mean_ci([run[name] for run in figures], bounds=UNBOUNDED)
         print(f"| {name} | {interval(over_runs)} |")
 
 
-def rollouts_of(run: Path, steps: int) -> list[Trajectory]:
-    """The rollouts of the first steps that have an R_pt."""
+def probed_rollouts(run: Path, steps: int) -> list[Trajectory]:
+    """The rollouts of the first steps with a verdict that was probed."""
     rollouts = []
     for rollout in read_jsonl(run / "trajectories.jsonl"):
-        probed = rollout.meta["scores"].get(R_PT) is not None
-        if probed and rollout.meta["step"] < steps:
+        probe = rollout.meta["parts"].get(R_PT, {})
+        if probe.get("applies") and rollout.meta["step"] < steps:
             rollouts.append(rollout)
     return rollouts
 
 
 def figures_of(rollouts: Sequence[Trajectory], run: Path) -> dict[str, float]:
-    """The rows of the table. Raises `DataError` for a run without R_pt, or with one habit only."""
+    """The rows of the table.
+
+    Raises `DataError` for a run in which no verdict was probed, all rollouts have one habit, or
+    those of no question differ.
+    """
     if not rollouts:
-        raise DataError(f"{run}: no rollout of these steps has a score {R_PT!r}")
+        raise DataError(f"{run}: in no rollout of these steps was a verdict probed ({R_PT!r})")
     r_pt = np.array([rollout.meta["scores"][R_PT] for rollout in rollouts], dtype=float)
     first = column(Decorated("answer_first"), rollouts)
-    right = column(Correctness("em"), rollouts)
-    gated = column(SourceGated(Correctness("em")), rollouts)
     if not (np.any(first == 1) and np.any(first == 0)):
         raise DataError(f"{run}: its rollouts all answer first, or all read first")
-    groups = groups_of(rollouts)
-    return {
+    figures = {
         "mean of rollouts that answer first": float(r_pt[first == 1].mean()),
         "mean of rollouts that read first": float(r_pt[first == 0].mean()),
-        "correlation with answering first": correlation(r_pt, first, groups),
-        "correlation with exact match": correlation(r_pt, right, groups),
-        "correlation with exact match that the cited evidence holds": correlation(
-            r_pt, gated, groups
+    }
+    columns = {
+        "answering first": first,
+        "exact match": column(Correctness("em"), rollouts),
+        "exact match that the cited evidence holds": column(
+            SourceGated(Correctness("em")), rollouts
         ),
     }
+    groups = groups_of(rollouts)
+    for name, values in columns.items():
+        within = correlation(r_pt, values, groups)
+        if within is None:
+            raise DataError(
+                f"{run}: no question has rollouts that differ in R_pt, or none has rollouts that "
+                f"differ in {name}, so the two cannot be compared; read more steps (--steps)"
+            )
+        figures[f"correlation with {name}"] = within
+    return figures
 
 
 def column(reward: Decorated | Correctness | SourceGated, rollouts: Sequence[Trajectory]) -> Column:
@@ -92,14 +110,18 @@ def groups_of(rollouts: Sequence[Trajectory]) -> list[list[int]]:
     return list(groups.values())
 
 
-def correlation(values: Column, others: Column, groups: Sequence[Sequence[int]]) -> float:
-    """Pearson's correlation of the distances from the group's means."""
+def correlation(values: Column, others: Column, groups: Sequence[Sequence[int]]) -> float | None:
+    """Pearson's correlation of the distances from the group's means; `None` where either is 0
+    throughout.
+    """
     left: list[float] = []
     right: list[float] = []
     for places in groups:
         known = [place for place in places if not np.isnan(others[place])]
         left += list(values[known] - values[known].mean()) if known else []
         right += list(others[known] - others[known].mean()) if known else []
+    if np.allclose(left, 0) or np.allclose(right, 0):
+        return None
     return float(np.corrcoef(left, right)[0, 1])
 
 
