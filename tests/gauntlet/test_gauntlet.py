@@ -14,7 +14,7 @@ from faithful_search import dialects, rewards
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.gauntlet import cheats, published
 from faithful_search.gauntlet.believing import Believers
-from faithful_search.gauntlet.mixes import MIXES, contender, settings_of
+from faithful_search.gauntlet.mixes import MIXES, contender, reachable_settings
 from faithful_search.gauntlet.page import write as write_page
 from faithful_search.gauntlet.playing import HONEST
 from faithful_search.gauntlet.results import Payment, Trial, gauntlet_of
@@ -347,7 +347,7 @@ def test_a_rollout_that_cannot_be_read_is_named(tmp_path):
 
 
 def test_two_close_weights_have_a_label_each():
-    labels = [setting.label for setting in settings_of(pou_mix(), (0.501, 0.499, 0.3))]
+    labels = [setting.label for setting in reachable_settings(pou_mix(), (0.501, 0.499, 0.3))]
     assert labels == ["α 0.501", "α 0.499", "α 0.30"]
 
 
@@ -426,13 +426,13 @@ def test_a_judge_that_failed_on_the_reader_leaves_no_ratio():
 
 
 def test_the_weights_of_a_schedule_are_tried_at_both_ends():
-    labels = [setting.label for setting in settings_of(pou_mix())]
+    labels = [setting.label for setting in reachable_settings(pou_mix())]
     assert labels == ["α 0.99", "α 0.50", "α 0.01"]
 
 
 def test_a_curriculum_is_tried_at_its_beginning_and_its_end():
     mix = veritas_mix(warmup=Warmup(("info_think",), 20, 30))
-    assert [setting.label for setting in settings_of(mix)] == ["step 1", "step 30"]
+    assert [setting.label for setting in reachable_settings(mix)] == ["step 1", "step 30"]
 
 
 def test_what_a_cheat_believes_is_asked_of_the_cheat_alone(rollouts):

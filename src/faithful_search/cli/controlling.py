@@ -1,7 +1,7 @@
 """`faithful-search controls`: does an agent need its evidence?"""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -18,8 +18,11 @@ from .options import AT_LEAST_1, FOLDER, config, echo, exit_unfinished, old_name
 FIGURE = "controls.png"
 
 if TYPE_CHECKING:
+    from ..measure.controls import Study, StudyPlan
+    from ..rollout import Agent
     from ..rollout.arguments import EnvironmentArguments
     from ..tasks import Task
+    from ..tools import Toolbox
     from ..trajectory import Evidence
 
 
@@ -87,78 +90,121 @@ def controls(out: Path | None, overwrite: bool, **options: Any) -> None:
     MODEL is a directory, a Hub id, 'tiny' or 'tiny_memory' (bundled), or with --endpoint the name
     of a served model. To continue after an interruption, run the same command again.
     """
-    from ..analysis.figures import bars
-    from ..bundled import bundled_policy
-    from ..hub.models import weights_of
-    from ..measure.controls import (
-        BLOCKED,
-        CHANGED,
-        CLOSED,
-        OPEN,
-        RESULTS,
-        ROLLOUTS,
-        Closed,
-        finished_rollouts,
-        plan,
-        run_study,
-    )
-    from ..measure.scores import open_policy
-    from ..tasks import load_tasks
+    from ..measure.controls import finished_rollouts, run_study
     from ..text import exact_match, sub_exact_match
-    from ..wire.cache import key_of
 
-    policy, url, questions = options["policy"], options["url"], options["questions"]
-    name = policy.rstrip("/").rsplit("/", 1)[-1] or "policy"
-    folder = out or Path(f"{name}-controls")
+    folder = out or Path(f"{_name_of(options['policy'])}-controls")
     environment = environment_of(options)
-    _check_corpus(questions, environment.corpus)
-    drawn = load_tasks(questions, options["split"], options["limit"], seed=options["sample_seed"])
-    tasks = [structs.replace(task, id=str(task.id)) for task in drawn]
+    _check_corpus(options["questions"], environment.corpus)
+    tasks = _questions(options)
+    study_plan = _plan(tasks, options, environment)
+    # A chat model answers in sentences, a trained policy with the answer alone
+    match = options["match"] or ("contains" if options["url"] else "exact")
+    settings = _settings_of_rollouts(tasks, options, environment, match)
+    finished = set() if overwrite else finished_rollouts(folder, settings)
+    episodes = sum(task.id not in finished for task in study_plan.tasks)
+    with environment.toolbox() as toolbox:
+        if options["url"]:
+            _confirm_cost(episodes, options, environment, toolbox)
+        study = run_study(
+            agents=_agents(options, environment, toolbox),
+            study_plan=study_plan,
+            folder=folder,
+            settings=settings,
+            right=exact_match if match == "exact" else sub_exact_match,
+            anew=overwrite,
+        )
+    _report(study, folder)
+
+
+def _name_of(policy: str) -> str:
+    """The last part of a directory or Hub id."""
+    return policy.rstrip("/").rsplit("/", 1)[-1] or "policy"
+
+
+def _questions(options: Mapping[str, Any]) -> "list[Task]":
+    """The questions that are asked, each with an id that is text."""
+    from ..tasks import load_tasks
+
+    drawn = load_tasks(
+        options["questions"], options["split"], options["limit"], seed=options["sample_seed"]
+    )
+    return [structs.replace(task, id=str(task.id)) for task in drawn]
+
+
+def _plan(
+    tasks: "Sequence[Task]", options: Mapping[str, Any], environment: "EnvironmentArguments"
+) -> "StudyPlan":
+    """What is asked under each condition."""
+    from ..measure.controls import CHANGED, plan
+
     conditions = [condition.strip() for condition in options["conditions"].split(",")]
+    changes = None
     # Changes and gold passages are worked out only for their conditions: both may read the whole
     # corpus
-    changes = _changes(questions, options["split"], environment) if CHANGED in conditions else None
-    study_plan = plan(tasks, conditions, partial(_passages, environment), changes)
-    # A chat model answers in sentences, a trained policy with the answer alone
-    match = options["match"] or ("contains" if url else "exact")
-    settings = {
+    if CHANGED in conditions:
+        changes = _changes(options["questions"], options["split"], environment)
+    return plan(tasks, conditions, partial(_passages, environment), changes)
+
+
+def _settings_of_rollouts(
+    tasks: "Sequence[Task]",
+    options: Mapping[str, Any],
+    environment: "EnvironmentArguments",
+    match: str,
+) -> dict[str, Any]:
+    """What the rollouts in the folder depend on."""
+    from ..hub.models import weights_of
+    from ..wire.cache import key_of
+
+    return {
         **{name: options[name] for name in ("policy", "url", "total_tokens")},
         **{name: value for name, value in asdict(environment).items() if value},
         # whole tasks: their annotations decide what is blocked and changed
         "questions": key_of(tasks=[structs.astuple(task) for task in tasks])[:16],
         "passages": environment.corpus_digest(),
         "match": match,
-        "weights": weights_of(policy),
+        "weights": weights_of(options["policy"]),
     }
-    done = set() if overwrite else finished_rollouts(folder, settings)
-    with environment.toolbox() as toolbox:
-        generator = None
-        if url:
-            episodes = sum(task.id not in done for task in study_plan.tasks)
-            echo(served_cost(episodes, environment, toolbox, url))
-            if not options["yes"] and sys.stdin.isatty():  # a script has nobody to answer
-                click.confirm("Ask the endpoint?", abort=True)
-        else:
-            source = bundled_policy(policy, environment.dialect)
-            generator = open_policy(source, "a policy of your own", options["trust_remote_code"])
-        concurrency = options["concurrency"]  # a local policy takes none
-        usual = agent_of(options, environment, toolbox, generator, concurrency=concurrency)
-        closed = agent_of(options, environment, Closed(toolbox), generator, concurrency=concurrency)
-        agents = {OPEN: usual, BLOCKED: usual, CHANGED: usual, CLOSED: closed}
-        right = exact_match if match == "exact" else sub_exact_match
-        study = run_study(
-            agents=agents,
-            study_plan=study_plan,
-            folder=folder,
-            settings=settings,
-            right=right,
-            anew=overwrite,
-        )
+
+
+def _confirm_cost(
+    episodes: int,
+    options: Mapping[str, Any],
+    environment: "EnvironmentArguments",
+    toolbox: "Toolbox",
+) -> None:
+    """Say what the endpoint will be asked, and ask whether to go on. Raises `Abort` for a no."""
+    echo(served_cost(episodes, environment, toolbox, options["url"]))
+    if not options["yes"] and sys.stdin.isatty():  # a script has nobody to answer
+        click.confirm("Ask the endpoint?", abort=True)
+
+
+def _agents(
+    options: Mapping[str, Any], environment: "EnvironmentArguments", toolbox: "Toolbox"
+) -> "dict[str, Agent]":
+    """Who answers under each condition: the policy with its tools, or with closed ones."""
+    from ..bundled import bundled_policy
+    from ..measure.controls import BLOCKED, CHANGED, CLOSED, OPEN, Closed
+    from ..measure.scores import open_policy
+
+    generator = None
+    if not options["url"]:
+        source = bundled_policy(options["policy"], environment.dialect)
+        generator = open_policy(source, "a policy of your own", options["trust_remote_code"])
+    concurrency = options["concurrency"]  # a local policy takes none
+    usual = agent_of(options, environment, toolbox, generator, concurrency=concurrency)
+    closed = agent_of(options, environment, Closed(toolbox), generator, concurrency=concurrency)
+    return {OPEN: usual, BLOCKED: usual, CHANGED: usual, CLOSED: closed}
+
+
+def _report(study: "Study", folder: Path) -> None:
+    """Draw and print the results. Ends the process with another status where rollouts failed."""
+    from ..measure.controls import RESULTS, ROLLOUTS
+
     files = [RESULTS, ROLLOUTS]
-    evaluations = {condition: {"rows": to_builtins(rows)} for condition, rows in study.rows.items()}
-    results = ("right", "same_answer", "memory_share", "decorated")
     try:
-        bars(evaluations, results, folder / FIGURE, title="With its evidence and without")
+        _draw(study, folder / FIGURE)
         files.append(FIGURE)
     except ConfigError as error:  # matplotlib is missing
         say(f"no {FIGURE}: {error}", err=True)
@@ -172,6 +218,15 @@ def controls(out: Path | None, overwrite: bool, **options: Any) -> None:
                 f"again: {first_reason}"
             ]
         )
+
+
+def _draw(study: "Study", file: Path) -> None:
+    """Bars of each condition. Raises `ConfigError` without matplotlib."""
+    from ..analysis.figures import bars
+
+    evaluations = {condition: {"rows": to_builtins(rows)} for condition, rows in study.rows.items()}
+    results = ("right", "same_answer", "memory_share", "decorated")
+    bars(evaluations, results, file, title="With its evidence and without")
 
 
 def _check_corpus(questions: str, corpus: str) -> None:

@@ -159,14 +159,14 @@ class Setting(NamedTuple):
     state: MixState
 
 
-def settings_of(mix: Mix, alphas: Sequence[float] = ()) -> list[Setting]:
+def reachable_settings(mix: Mix, alphas: Sequence[float] = ()) -> list[Setting]:
     """The settings of a mix that its schedule can reach: the weights of its process, by default at
     both ends and in the middle, with its curriculum at the beginning and at the end.
 
     Example:
-        >>> [setting.label for setting in settings_of(rewards.pou_mix())]
+        >>> [setting.label for setting in reachable_settings(rewards.pou_mix())]
         ['α 0.99', 'α 0.50', 'α 0.01']
-        >>> [setting.label for setting in settings_of(rewards.pokee_mix(metric="em"))]
+        >>> [setting.label for setting in reachable_settings(rewards.pokee_mix(metric="em"))]
         ['']
     """
     variants = {"": mix}

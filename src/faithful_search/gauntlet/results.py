@@ -41,7 +41,7 @@ class Trial(msgspec.Struct, frozen=True):
     Attributes:
         mix, cheat: their names.
         settings: labels of the settings that the mix's schedule can reach, `[""]` where it has
-            none; see `mixes.settings_of`.
+            none; see `mixes.reachable_settings`.
         honest, cheating: a payment for each question, in the same order of the questions.
     """
 

@@ -23,7 +23,7 @@ from ..trajectory import Trajectory
 from . import page
 from .believing import Believers
 from .cheat import Cheat
-from .mixes import Contender, settings_of
+from .mixes import Contender, reachable_settings
 from .playing import HONEST, CheatingAgent, HonestAgent
 from .results import Gauntlet, Payment, Trial, gauntlet_of
 
@@ -74,7 +74,7 @@ def run_gauntlet(
         policy: the honest reader, which samples greedily. Rewards that ask the policy about its
             evidence ask it. By default the reader is the bundled world's expert, and the world's
             facts answer such rewards.
-        alphas: the weights of an adaptive part that are tried; see `settings_of`.
+        alphas: the weights of an adaptive part that are tried; see `reachable_settings`.
         anew: delete the rollouts, trials and settings in the folder first.
         say: called with a line about each stage when it begins.
 
@@ -201,7 +201,7 @@ def try_cheat(
     """Score the rollouts of a cheat in one batch with those of the honest reader.
 
     Args:
-        contender: the mix or reward; a mix is tried at each of its settings (`settings_of`).
+        contender: the mix or reward; a mix is tried at each of its settings (`reachable_settings`).
         name: of the cheat.
         rollouts: of all players in the contender's dialect.
         policy, alphas: as for `run_gauntlet`.
@@ -211,7 +211,7 @@ def try_cheat(
     reward = contender.reward.bind(policy=Believers(cheat, cheating, policy))
     if isinstance(reward, Mix):
         components = reward.components(trajectories)
-        settings = settings_of(reward, alphas)
+        settings = reachable_settings(reward, alphas)
         labels = tuple(setting.label for setting in settings)
         by_setting = [setting.mix.combine(components, setting.state) for setting in settings]
     else:

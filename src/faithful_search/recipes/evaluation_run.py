@@ -62,7 +62,7 @@ def prepare(script: EvaluationArguments) -> None:
             f"{out} holds an evaluation that ended before its time: --resume goes on with it, "
             "--overwrite starts anew"
         )
-    settings = settings_of(script)
+    settings = settings_of_evaluation(script)
     same_settings(folder / SETTINGS, settings["rollouts"], "--overwrite starts anew", "rollouts")
     write_metrics(folder / SETTINGS, settings)
 
@@ -74,7 +74,7 @@ def has_rollouts(out: Path) -> bool:
     return any(path.stat().st_size for path in (out / UNFINISHED).glob("*/*.jsonl"))
 
 
-def settings_of(script: EvaluationArguments) -> dict[str, dict[str, Any]]:
+def settings_of_evaluation(script: EvaluationArguments) -> dict[str, dict[str, Any]]:
     """The settings that an evaluation depends on: those of its `rollouts`, and of its `judge`, who
     is asked after them. Another judge can score those of a run whose judge failed.
     """

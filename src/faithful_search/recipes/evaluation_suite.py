@@ -31,7 +31,7 @@ from .evaluation_run import (
     measure,
     prepare,
     refuse_failed,
-    settings_of,
+    settings_of_evaluation,
     tasks_of,
 )
 from .evaluation_settings import EvaluationArguments, of_set, of_suite
@@ -128,7 +128,7 @@ def measure_set(
     """Measure a policy on one set of a suite, or read what was measured before."""
     out = Path(script.out)
     if (out / RESULTS).exists():
-        settings = settings_of(script)
+        settings = settings_of_evaluation(script)
         for part in ("rollouts", "judge"):
             same_settings(out / SETTINGS, settings[part], "--overwrite starts anew", part)
         print(f"{question_set.name}: measured before, in {out}", flush=True)

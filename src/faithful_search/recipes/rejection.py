@@ -197,7 +197,7 @@ def sample(script: RejectionArguments) -> tuple[list[Trajectory], list[dict[str,
         file.unlink(missing_ok=True)
     tasks = tasks_of(script)
     settings_file = file.with_name(SETTINGS)
-    settings = settings_of(script, tasks)
+    settings = settings_of_rollouts(script, tasks)
     same_settings(settings_file, settings, "--overwrite starts anew", ledger=file)
     write_metrics(settings_file, settings)
     choose_threads(script.threads)
@@ -222,7 +222,7 @@ def tasks_of(script: RejectionArguments) -> list[Task]:
     return [task for task in tasks for _ in range(script.samples)]
 
 
-def settings_of(script: RejectionArguments, tasks: Sequence[Task]) -> dict[str, Any]:
+def settings_of_rollouts(script: RejectionArguments, tasks: Sequence[Task]) -> dict[str, Any]:
     """What the rollouts depend on."""
     settings = {name: value for name, value in asdict(script).items() if name not in MAY_CHANGE}
     questions = [[task.id, task.question, task.answers] for task in tasks]
