@@ -3,6 +3,8 @@ probabilities.
 """
 
 import math
+import re
+from types import SimpleNamespace
 
 import lab
 import pytest
@@ -117,6 +119,36 @@ def scaled(config, positions, kind, factor, trained=None):
 )
 def test_positions_with_rope_scaling(config, positions):
     assert positions_of(config) == positions
+
+
+@pytest.mark.parametrize("factor", [0, -2.0, math.nan, math.inf, 1e308, "4", True, [2.0]], ids=repr)
+def test_a_scaling_by_no_number_above_0_is_an_error(factor):
+    config = SimpleNamespace(
+        max_position_embeddings=4096, rope_scaling={"rope_type": "linear", "factor": factor}
+    )
+    with pytest.raises(ConfigError, match=re.escape(f"says factor: {factor!r}; expected a number")):
+        positions_of(config)
+
+
+@pytest.mark.parametrize("trained", [-1, "4096", math.nan])
+def test_original_positions_that_are_none_are_an_error(trained):
+    scaling = {"type": "yarn", "factor": 2.0, "original_max_position_embeddings": trained}
+    config = SimpleNamespace(max_position_embeddings=4096, rope_scaling=scaling)
+    with pytest.raises(ConfigError, match="says original_max_position_embeddings"):
+        positions_of(config)
+
+
+@pytest.mark.parametrize("scaling", ["yarn", 2.0, ["linear", 2.0]])
+def test_a_scaling_that_is_no_mapping_is_an_error(scaling):
+    config = SimpleNamespace(max_position_embeddings=4096, rope_scaling=scaling)
+    with pytest.raises(ConfigError, match=re.escape(f"RoPE scaling is {scaling!r}; its config")):
+        positions_of(config)
+
+
+@pytest.mark.parametrize("scaling", [None, {}, {"rope_type": "linear", "factor": None}])
+def test_without_a_factor_positions_stay(scaling):
+    config = SimpleNamespace(max_position_embeddings=4096, rope_scaling=scaling)
+    assert positions_of(config) == 4096
 
 
 def test_choices_without_tokens_and_empty_batches_are_refused(generator):

@@ -1,7 +1,7 @@
 """Generation and probing with a causal LM of Transformers."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +23,8 @@ be copied to go on without them.
 
 EXTENDING = ("linear", "dynamic", "yarn")
 """Types of RoPE scaling whose factor multiplies a model's positions, see `positions_of`."""
+MOST_SCALED = 1e9
+"""No factor of a RoPE scaling, and no count of positions, is larger."""
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 """What a tokenizer decodes bytes to that are not a whole character."""
 
@@ -328,6 +330,9 @@ def positions_of(config: Any) -> int | None:
       32, while its length is 16 times the original.
     - scaling by kinds of layers (Gemma 3): nothing, since `max_position_embeddings` is extended.
 
+    Raises `ConfigError` for a scaling that is no mapping, or whose factor or original positions are
+    no number above 0.
+
     Example:
         >>> from transformers import Qwen2Config
         >>> yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}
@@ -340,14 +345,34 @@ def positions_of(config: Any) -> int | None:
     if not positions:
         return positions
     scaling = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
-    scaling = scaling or {}
+    if not scaling:
+        return int(positions)
+    if not isinstance(scaling, Mapping):
+        raise ConfigError(
+            f"the model's RoPE scaling is {scaling!r}; its config.json needs a mapping there, with "
+            "rope_type and factor, or null"
+        )
     kind = scaling.get("rope_type", scaling.get("type"))
     if kind not in EXTENDING:
         return int(positions)
     trained = positions
     if kind == "yarn":
-        trained = scaling.get("original_max_position_embeddings") or positions
-    return max(int(positions), int(trained * (scaling.get("factor") or 1.0)))
+        trained = _number_of(scaling, "original_max_position_embeddings", default=positions)
+    return max(int(positions), int(trained * _number_of(scaling, "factor", default=1.0)))
+
+
+def _number_of(scaling: Mapping[str, Any], name: str, default: float) -> float:
+    """The number of this name, above 0. Raises `ConfigError` for anything else."""
+    number = scaling.get(name)
+    if number is None:
+        return default
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    if not is_number or not 0 < number <= MOST_SCALED:
+        raise ConfigError(
+            f"the RoPE scaling of the model's config.json says {name}: {number!r}; expected a "
+            f"number above 0 and at most {MOST_SCALED:,.0f}"
+        )
+    return number
 
 
 def chooser(sampling: Sampling) -> Choose:
