@@ -187,9 +187,21 @@ def test_a_bound_that_no_value_reaches_is_refused(text):
         check([text], {"a": (0.0, 1.0)})
 
 
-@pytest.mark.parametrize("text", ["a >= 0", "a == 0", "a <= 0", "a >= 1", "a == 1", "a < 1"])
-def test_a_bound_at_the_end_of_the_range_is_accepted(text):
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a >= 0", 0.0),
+        ("a == 0", 0.0),
+        ("a <= 0", 0.0),
+        ("a >= 1", 1.0),
+        ("a == 1", 1.0),
+        ("a < 1", 0.0),
+        ("a > 0", 1.0),
+    ],
+)
+def test_a_bound_at_the_end_of_the_range_is_accepted_and_a_value_meets_it(text, value):
     check([text], {"a": (0.0, 1.0)})
+    assert Requirement.parse(text).met(value)
 
 
 def test_an_audit_says_itself_what_is_not_met(tmp_path):
