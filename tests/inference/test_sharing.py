@@ -166,3 +166,17 @@ def test_models_that_forget_do_not_share_and_all_say_the_same(kind):
     assert (reads_on(model) is by_row) is shares
     assert_same(model, rows)
     assert (counting.tokens < 2 * sum(map(len, rows))) is shares
+
+
+@pytest.mark.parametrize(
+    ("kind", "reads_on_after_tokens"),
+    [
+        ("recurrent states", False),  # Mamba takes no cache by this name
+        ("some recurrent states", True),
+        ("recurrent states beside keys", True),
+    ],
+)
+def test_recurrent_states_are_read_on_where_the_model_takes_them(kind, reads_on_after_tokens):
+    name, sizes = lab.FORGETS[kind]
+    make = reads_on(lab.small(name, **sizes))
+    assert (make is not None) is reads_on_after_tokens

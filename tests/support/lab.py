@@ -340,6 +340,7 @@ def lora(model: Any) -> Any:
 
 
 _HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64}
+_STATES = {"mamba_d_ssm": 64, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 4}
 _LOCAL = {"num_heads": 2, "attention_types": [[["global", "local"], 1]], "window_size": 16}
 READS_ON: dict[str, tuple[str, dict[str, Any]]] = {
     "grouped heads": ("qwen2", _HEADS),
@@ -351,5 +352,8 @@ READS_ON: dict[str, tuple[str, dict[str, Any]]] = {
 FORGETS: dict[str, tuple[str, dict[str, Any]]] = {
     "a sliding window": ("mistral", {"sliding_window": 16, **_HEADS}),
     "some sliding windows": ("gemma3_text", {"sliding_window": 16, "head_dim": 16, **_HEADS}),
+    "recurrent states": ("mamba", {"state_size": 4}),
+    "some recurrent states": ("lfm2", {"layer_types": ["conv", "full_attention"], **_HEADS}),
+    "recurrent states beside keys": ("falcon_h1", _STATES | _HEADS),
 }
-"""Those that forget tokens behind a window."""
+"""Those that forget tokens behind a window, or sum up what they have read."""

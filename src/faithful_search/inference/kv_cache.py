@@ -149,11 +149,20 @@ def reads_on(model: Any) -> MakeCache | None:
     for make in (by_row, _together):
         try:
             layers = Batch(model, make, [[0]]).cache.layers
+            if all(map(_holds_token, layers)):
+                return make
         except (AttributeError, KeyError, TypeError, ValueError):
             continue  # the model takes other arguments, or no such cache
-        if all(layer.is_initialized for layer in layers):
-            return make
     return None
+
+
+def _holds_token(layer: Any) -> bool:
+    """Whether a layer of a cache holds what the model has read. A layer may have keys and values, a
+    recurrent state, or both. Models with a cache of another name, such as Mamba, leave it empty.
+    """
+    has_keys = getattr(layer, "is_initialized", True)
+    has_states = getattr(layer, "has_previous_state", {})  # whether each of its states is there
+    return has_keys and all(has_states.values())
 
 
 class Batch:
