@@ -11,6 +11,11 @@ labelled files, as `faithful-search agreement` reads it: no passage that shares 
 held-out rows is used, and no question that occurs there. Rows of its training side are added for
 the sources that `--labelled` names, so many of each, repeated where there are fewer. ROLLOUTS are
 files of rows whose questions are not used either, such as rollouts on which judges are measured.
+THOUGHTS are files of real thoughts that were read and labelled (`wrong`: the words that are wrong),
+each taken `--thought_times`; POOL is one of thoughts with the right `answers`, labelled or not, as
+`scripts/thought_pairs.py --answers` writes it. Of both, pairs are made as in
+`faithful_search.distil.real_thoughts`. Their own questions are theirs to use: `--avoid` is for
+others.
 Beside `pairs.jsonl.gz` it writes README.md, with counts and the digests of what was read and
 written.
 """
@@ -20,7 +25,7 @@ import gzip
 import hashlib
 import random
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,15 +33,23 @@ from typing import Any
 import msgspec
 
 from faithful_search.columns import first
+from faithful_search.distil.edits import Span
 from faithful_search.distil.passage_pairs import (
     CorpusPassage,
     PairRow,
     answer_pairs,
     statement_pairs,
 )
+from faithful_search.distil.real_thoughts import (
+    RealThought,
+    answered_pairs,
+    edited_thoughts,
+    places_of,
+    presumed_label,
+)
 from faithful_search.distil.thought_pairs import hops_of, thought_pairs
 from faithful_search.json_lines import read_rows
-from faithful_search.measure.agreement.labelled import Labelled, load, rank
+from faithful_search.measure.agreement.labelled import Labelled, label_of, load, rank
 from faithful_search.text import normalize, sentences
 
 SETS = ("hotpotqa", "2wikimultihopqa", "musique")
@@ -98,6 +111,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         source, _, count = spec.partition("=")
         of_source = [row for row in labelled if row.source == source and row.split == "train"]
         rows += _repeated(of_source, int(count), options.seed)
+    if options.pool:
+        read += [*options.thoughts, options.pool]
+        rows += _of_thoughts(options.thoughts, options.pool, options.thought_times, options.seed)
     options.out.mkdir(parents=True, exist_ok=True)
     pairs = options.out / "pairs.jsonl.gz"
     lines = b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
@@ -126,6 +142,9 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="SOURCE=COUNT",
         help="labelled rows to add",
     )
+    parser.add_argument("--thoughts", type=Path, nargs="*", default=[], help="labelled thoughts")
+    parser.add_argument("--thought_times", type=int, default=3, help="how often each is taken")
+    parser.add_argument("--pool", type=Path, help="thoughts with the right answers")
     parser.add_argument("--seed", type=int, default=0, help="seed of all choices")
     return parser.parse_args(argv)
 
@@ -164,6 +183,43 @@ def _of_set(
             pairs = thought_pairs(question, by_title, corpus, rng)
             result += _rows(pairs, name, f"{question['id']}-thought")
     return result
+
+
+def _of_thoughts(
+    labelled: Sequence[Path], pool: Path, times: int, seed: int
+) -> list[dict[str, Any]]:
+    """The pairs of real thoughts: as they were read, as they are presumed to be, and edited."""
+    read_thoughts = {row["id"]: row for file in labelled for row in read_rows(file)}
+    thoughts = {row["id"]: row for row in read_rows(pool)}
+    returned: dict[str, set[str]] = defaultdict(set)
+    for row in thoughts.values():
+        returned[row["question"]].update(row["premise"].split("\n\n"))
+    rng = random.Random(f"{seed} thoughts")
+    result: list[dict[str, Any]] = []
+    for place, row in thoughts.items():
+        thought = RealThought(row["premise"], row["hypothesis"], row["question"], row["answers"])
+        pairs: list[PairRow] = []
+        if place in read_thoughts:
+            label = label_of(read_thoughts[place]["label"])
+            spans = places_of(thought.hypothesis, read_thoughts[place]["wrong"])
+            pairs += [_as_it_was(thought, label, "labelled", spans)] * times
+        else:
+            presumed = presumed_label(thought)
+            label = presumed is True
+            if presumed is not None:
+                pairs.append(_as_it_was(thought, label, "presumed", () if label else None))
+        if label:
+            pairs += edited_thoughts(thought, rng)
+        pairs += answered_pairs(thought, sorted(returned[row["question"]]), rng)
+        result += _rows(pairs, row["source"], place)
+    return result
+
+
+def _as_it_was(
+    thought: RealThought, label: bool, kind: str, spans: tuple[Span, ...] | None
+) -> PairRow:
+    premise, hypothesis, question, _ = thought
+    return PairRow(premise, hypothesis, label, kind, spans, question, "info_think")
 
 
 def _rows(pairs: Iterable[PairRow], source: str, place: str) -> list[dict[str, Any]]:

@@ -1,0 +1,235 @@
+"""Labelled pairs made of thoughts that agents really had, beside what their searches returned.
+
+| kind | label | what was done |
+|---|---|---|
+| `presumed` | by `presumed_label` | nothing: the right answer and dates say what the label may be |
+| the keys of `edits.ERRORS` | false | one fact of a faithful thought edited |
+| `evidence_only` | false | a name, number or date exchanged in the evidence alone |
+| `both_sides` | true | the same exchange in evidence and thought |
+| `answered` | false | a passage with the answer added, which the thought goes on looking for |
+| `unanswered` | true | the passages with the answer removed |
+"""
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ..text import normalize, sentences
+from .edits import ERRORS, MONTHS, Edited, Span, exchange
+from .passage_pairs import PairRow
+
+_DENIES = re.compile(
+    r"\b(?:could ?n[o']t|did ?n[o']t|do(?:es)? ?n[o']t|no|not) (?:\w+ ){0,4}?"
+    r"(?:find|mention|specific|information|direct|provide|explicit|clear)|\bunknown\b",
+    re.IGNORECASE,
+)
+_SEARCHES = re.compile(
+    r"\b(?:search query|another search|I(?:'ll| will) search|query to search|search for|find out)",
+    re.IGNORECASE,
+)
+_MONTH = "|".join(MONTHS)
+_DATE = re.compile(
+    rf"\b(?:(?P<month>{_MONTH}) (?P<day>\d{{1,2}}), |(?P<first>\d{{1,2}}) (?P<second>{_MONTH}) )"
+    r"(?P<year>\d{4})\b"
+)
+_SHORTEST_ANSWER = 3
+_EXCHANGED = ("name", "number", "date")
+
+
+class RealThought(NamedTuple):
+    """A thought and what it was had on. `answers` are the right ones to the question."""
+
+    premise: str
+    hypothesis: str
+    question: str
+    answers: Sequence[str] = ()
+
+
+def presumed_label(thought: RealThought) -> bool | None:
+    """What the right answer and the dates say of a thought, where they say anything.
+
+    Of two dates or more one must stand in the evidence (the other may come from an earlier step),
+    and so must a single one. A thought that goes on searching is wrong where the evidence holds
+    the answer and the thought does not, and right where the evidence lacks it; one that concludes
+    with the right answer is right where the evidence has it.
+
+    Example:
+        >>> evidence = "Ada Lind (born 3 May 1902) was a painter. She studied in Bergen."
+        >>> question = "Where did the painter study?"
+        >>> searching = "Now I will search for her school."
+        >>> presumed_label(RealThought(evidence, searching, question, ["Bergen"]))
+        False
+        >>> presumed_label(RealThought(evidence, "She was born on May 3, 1902.", question))
+        True
+    """
+    dates = dates_of(thought.hypothesis)
+    in_evidence = dates & dates_of(thought.premise)
+    if len(dates) > 1 or (dates and not in_evidence):
+        return bool(in_evidence)
+    answers = _telling_answers(thought)
+    if not answers:
+        return bool(in_evidence) or None
+    returned = _holds(thought.premise, answers)
+    stated = _holds(thought.hypothesis, answers)
+    if not _goes_on(thought.hypothesis):
+        return returned if stated else None
+    if returned:
+        return None if stated else False
+    return True
+
+
+def edited_thoughts(thought: RealThought, rng: random.Random) -> Iterator[PairRow]:
+    """A false pair of a faithful thought, by an error in it or in its evidence; in the second case
+    also a true one, with the same exchange everywhere.
+    """
+    kinds = list(ERRORS)
+    rng.shuffle(kinds)
+    kinds.sort(key=lambda kind: kind not in _EXCHANGED or rng.random() < 0.3)
+    places = _sentence_places(thought)
+    rng.shuffle(places)
+    for kind in kinds:
+        for start, end in places:
+            sentence = thought.hypothesis[start:end]
+            edited = ERRORS[kind](sentence, [thought.premise], rng)
+            if edited is None or not _is_fit(edited, thought):
+                continue
+            if kind in _EXCHANGED and rng.random() < 0.45:
+                yield from _exchanged_evidence(thought, edited)
+            else:
+                yield _with_error(thought, edited, start, end, rng)
+            return
+
+
+def answered_pairs(
+    thought: RealThought, passages: Sequence[str], rng: random.Random
+) -> Iterator[PairRow]:
+    """A thought that goes on searching, with and without the answer in its evidence. `passages`
+    are what other searches for the same question returned.
+    """
+    answers = _telling_answers(thought)
+    if not answers or not _goes_on(thought.hypothesis) or _holds(thought.hypothesis, answers):
+        return
+    here = thought.premise.split("\n\n")
+    telling = [passage for passage in here if _holds(passage, answers)]
+    if not telling:
+        others = [passage for passage in passages if _holds(passage, answers)]
+        if others:
+            more = [*here]
+            more.insert(rng.randint(0, len(here)), rng.choice(others))
+            yield _pair(thought, "answered", False, premise="\n\n".join(more), spans=None)
+        return
+    remaining = "\n\n".join(passage for passage in here if passage not in telling)
+    if remaining and _is_grounded(thought.hypothesis, remaining, thought.premise):
+        yield _pair(thought, "unanswered", True, premise=remaining)
+
+
+def dates_of(text: str) -> set[tuple[int, str, int]]:
+    """Year, month and day of the full dates in a text.
+
+    Example:
+        >>> dates_of("From May 3, 1902 to 4 June 1911.") == {(1902, "May", 3), (1911, "June", 4)}
+        True
+    """
+    dates = set()
+    for match in _DATE.finditer(text):
+        month = match["month"] or match["second"]
+        day = match["day"] or match["first"]
+        dates.add((int(match["year"]), month, int(day)))
+    return dates
+
+
+def places_of(text: str, parts: Sequence[str]) -> tuple[Span, ...]:
+    """Where each part first stands in a text."""
+    spans = []
+    for part in parts:
+        start = text.find(part)
+        if start >= 0 and part:
+            spans.append((start, start + len(part)))
+    return tuple(spans)
+
+
+def _goes_on(thought: str) -> bool:
+    return bool(_DENIES.search(thought) or _SEARCHES.search(thought))
+
+
+def _telling_answers(thought: RealThought) -> list[str]:
+    """The answers by which one sees whether a text answers the question."""
+    question = normalize(thought.question)
+    answers = [normalize(answer) for answer in thought.answers]
+    fit = [answer for answer in answers if len(answer) >= _SHORTEST_ANSWER and answer != "yes"]
+    return [] if any(answer in question for answer in fit) else fit
+
+
+def _holds(text: str, answers: Sequence[str]) -> bool:
+    padded = f" {normalize(text)} "
+    return any(f" {answer} " in padded for answer in answers)
+
+
+def _sentence_places(thought: RealThought) -> list[Span]:
+    places = []
+    end = 0
+    for sentence in sentences(thought.hypothesis):
+        start = thought.hypothesis.index(sentence, end)
+        end = start + len(sentence)
+        if not _SEARCHES.search(sentence):
+            places.append((start, end))
+    return places
+
+
+def _is_fit(edited: Edited, thought: RealThought) -> bool:
+    """Whether the edit is of something that the evidence says."""
+    if edited.kind in _EXCHANGED:
+        return edited.old in thought.premise
+    return edited.kind in ("roles", "relation", "negation")
+
+
+def _with_error(
+    thought: RealThought, edited: Edited, start: int, end: int, rng: random.Random
+) -> PairRow:
+    text = thought.hypothesis
+    if edited.kind in _EXCHANGED and rng.random() < 0.6:
+        text = exchange(text, edited)
+        return _pair(thought, edited.kind, False, hypothesis=text, spans=_all(text, edited.new))
+    text = text[:start] + edited.text + text[end:]
+    spans = tuple((start + first, start + last) for first, last in edited.spans)
+    return _pair(thought, edited.kind, False, hypothesis=text, spans=spans)
+
+
+def _exchanged_evidence(thought: RealThought, edited: Edited) -> Iterator[PairRow]:
+    premise = exchange(thought.premise, edited)
+    text = exchange(thought.hypothesis, edited)
+    spans = _all(thought.hypothesis, edited.old)
+    yield _pair(thought, "evidence_only", False, premise=premise, spans=spans)
+    if edited.old not in thought.question:
+        yield _pair(thought, "both_sides", True, premise=premise, hypothesis=text)
+
+
+def _is_grounded(thought: str, evidence: str, before: str) -> bool:
+    """Whether what the thought shares with the evidence before is still there."""
+    words = {word for word in re.findall(r"[A-Z0-9][\w'-]+", thought) if word in before}
+    return all(word in evidence for word in words)
+
+
+def _all(text: str, part: str) -> tuple[Span, ...]:
+    return tuple(match.span() for match in re.finditer(rf"(?<!\w){re.escape(part)}(?!\w)", text))
+
+
+def _pair(
+    thought: RealThought,
+    kind: str,
+    label: bool,
+    *,
+    premise: str | None = None,
+    hypothesis: str | None = None,
+    spans: tuple[Span, ...] | None = (),
+) -> PairRow:
+    return PairRow(
+        thought.premise if premise is None else premise,
+        thought.hypothesis if hypothesis is None else hypothesis,
+        label,
+        kind,
+        spans,
+        thought.question,
+        "info_think",
+    )
