@@ -9,9 +9,10 @@ from typing import ClassVar, Self
 
 from ..evidence import supporting
 from ..rewards import Citation, Result, Reward, Score
+from ..rollout.episode import task_id
 from ..tasks import Task
 from ..text import plain
-from ..trajectory import Trajectory
+from ..trajectory import Step, Trajectory
 
 
 @dataclass(frozen=True)
@@ -19,17 +20,18 @@ class CitesGold(Reward):
     """The share of the citations in yes-steps that name a supporting page (ours).
 
     ```
-    |{(t, id) : step t says yes and cites id, and a passage of response t - 1 with this id
+    |{(t, id) : step t says yes and cites id, and a passage returned before t with this id
                 has a supporting title}| / |{(t, id) : step t says yes and cites id}|
     ```
 
-    An id that the response does not hold counts as a citation of no supporting page. Titles are
-    compared without case and without a qualifier in brackets. There is no value for questions
-    without supporting titles, for rollouts without a citation, and for dialects without verdicts.
+    An id that no tool returned before counts as a citation of no supporting page; whether it is of
+    the last response is what `Citation` asks. Titles are compared without case and without a
+    qualifier in brackets; empty ones are none. There is no value for questions without supporting
+    titles, for rollouts without a citation, and for dialects without verdicts.
 
     Args:
-        supporting_titles: those of each question, by its id, as `plain` writes them; `CitesGold.of`
-            takes them from tasks.
+        supporting_titles: those of each question, by the id of its task, as `plain` writes them;
+            `CitesGold.of` takes them from tasks. All samples of a task are scored by it.
 
     Example:
         >>> from faithful_search.trajectory import Evidence, Step, ToolCall
@@ -59,8 +61,9 @@ class CitesGold(Reward):
         """The reward for these questions. Those without supporting titles are left out."""
         supporting_titles = {}
         for task in tasks:
-            if task.supporting_titles:
-                supporting_titles[task.id] = frozenset(map(plain, task.supporting_titles))
+            titles = frozenset(filter(None, map(plain, task.supporting_titles)))
+            if titles:
+                supporting_titles[task.id] = titles
         return cls(supporting_titles)
 
     def covers(self, dialect: str) -> bool:
@@ -69,22 +72,36 @@ class CitesGold(Reward):
     def score(self, trajectory: Trajectory) -> Score:
         if not self.covers(trajectory.dialect):
             return Score(None, f"dialect {trajectory.dialect!r} has no verdicts that cite")
-        gold_titles = self.supporting_titles.get(trajectory.id)
+        gold_titles = self._gold_titles(trajectory.id)
         if not gold_titles:
             return Score(None, "the question's supporting titles are not known")
         citations = 0
         others: list[str] = []
+        titles_by_id: dict[str, set[str]] = {}
         for number, (previous, step) in enumerate(pairwise(trajectory.steps), start=2):
-            if not step.helpful:
-                continue
-            gold_ids = set()
-            for passage in supporting(previous):
-                if plain(passage.title) in gold_titles:
-                    gold_ids.add(passage.id)
-            citations += len(step.refs)
-            for ref in step.refs:
-                if ref not in gold_ids:
-                    others.append(f"step {number} cites {ref}, which is no supporting page")
+            _unite_titles(titles_by_id, previous)
+            for ref in dict.fromkeys(step.refs if step.helpful else ()):
+                citations += 1
+                if ref not in titles_by_id:
+                    others.append(f"step {number} cites {ref}, which was not returned")
+                elif titles_by_id[ref].isdisjoint(gold_titles):
+                    others.append(f"step {number} cites {ref}, which is no gold page")
         if not citations:
             return Score(None, "no step says yes and cites")
         return Score(1 - len(others) / citations, others[0] if others else "")
+
+    def _gold_titles(self, rollout_id: str) -> Collection[str]:
+        """Those of the task that the rollout is a sample of."""
+        if rollout_id in self.supporting_titles:
+            return self.supporting_titles[rollout_id]
+        return self.supporting_titles.get(task_id(rollout_id), ())
+
+
+def _unite_titles(titles_by_id: dict[str, set[str]], step: Step) -> None:
+    """Add the titles of what the step returned; a note was returned, but no title of it supports."""
+    for passage in step.evidence:
+        titles_by_id.setdefault(passage.id, set())
+    for passage in supporting(step):
+        title = plain(passage.title)
+        if title:
+            titles_by_id[passage.id].add(title)

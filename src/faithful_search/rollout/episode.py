@@ -364,8 +364,25 @@ def sample_number(episode_id: str) -> int:
         >>> sample_number("nq-7#2"), sample_number("nq-7")
         (2, 0)
     """
-    _, mark, number = episode_id.rpartition("#")
-    return int(number) if mark and number.isdecimal() and number.isascii() else 0
+    return _sample_of(episode_id)[1]
+
+
+def task_id(episode_id: str) -> str:
+    """The id of the episode's task: the episode's without the number that `copies` wrote into it.
+
+    Example:
+        >>> task_id("nq-7#2"), task_id("nq-7")
+        ('nq-7', 'nq-7')
+    """
+    return _sample_of(episode_id)[0]
+
+
+def _sample_of(episode_id: str) -> tuple[str, int]:
+    """The id of the episode's task, and how many episodes of it came before."""
+    task, mark, number = episode_id.rpartition("#")
+    if mark and number.isdecimal() and number.isascii():
+        return task, int(number)
+    return episode_id, 0
 
 
 def issue_of_call(step: Step) -> Issue:
