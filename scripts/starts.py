@@ -8,10 +8,10 @@ python scripts/starts.py table --out outputs/starts     # of what has been measu
 
 A start is the bundled reader that also learns 200 answers by heart and the habit of stating one
 before it has searched (`scripts/policies/sft_tiny_memory.yaml`). The strength of the habit follows
-from how much of what it sees has the habit (`STRENGTHS`). All starts know the
-questions of `world_remembered`, which the arms train on; a seed decides the order of the training
-and the names that it swaps. `--reader` names another reader to begin with, with a `{seed}` in it
-where each seed has its own.
+from how much of what it sees has it (`STRENGTHS`). All starts know the questions of
+`world_remembered`, which the arms train on; a seed decides the order of the training and the names
+that it swaps. `--reader` names another reader to begin with, with a `{seed}` in it where each seed
+has its own.
 
 `starts.md` has, for each strength and for all starts together, the share of the answers that are
 stated first (s), the share of right answers among the others (r), and by how much each arm changes
@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("outputs/starts"))
     parser.add_argument("--strengths", nargs="+", choices=list(STRENGTHS), default=list(STRENGTHS))
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--reader", default=None, help="policy to begin with, or the bundled one")
     parser.add_argument("--split", default="test", help="split that all policies are measured on")
     parser.add_argument("--limit", type=int, default=None, help="questions of the split")
@@ -108,7 +108,7 @@ def main() -> None:
     if args.what != "table":
         check_settings(args)
     starts = []
-    for seed in range(args.seeds):
+    for seed in args.seeds:
         for strength in args.strengths:
             starts.append(Start(strength, seed, args.out / f"{strength}_{seed}"))
     if args.what != "table":
