@@ -52,6 +52,11 @@ class JudgeFile(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check(self.threshold, self.temperature)
+        check_span(self.words, self.unsure)
+        for name in ("window", "hypothesis_window", "question_window"):
+            tokens = getattr(self, name)
+            if tokens is not None and tokens < 1:
+                raise ConfigError(f"{name} must be at least 1 token, got {tokens}")
         if self.kind != "nli" and self.stride is not None:
             raise ConfigError(
                 "only a judge of the kind 'nli' reads overlapping windows and has a stride, one of "
@@ -110,8 +115,10 @@ def read_file(path: Path, kind: Kind) -> JudgeFile:
 def _read_file(path: Path, model: str) -> JudgeFile:
     try:
         return msgspec.json.decode(path.read_bytes(), type=JudgeFile)
-    except (OSError, msgspec.MsgspecError, ConfigError) as error:
-        raise ConfigError(f"cannot read {FILE} of the judge {model!r}: {error}") from error
+    except (OSError, msgspec.MsgspecError, ConfigError, RecursionError) as error:
+        raise ConfigError(
+            f"cannot read {FILE} of the judge {model!r}: {error}; mend it, or copy it again"
+        ) from error
 
 
 def _check_kind(file: JudgeFile, model: str, kind: Kind) -> None:
@@ -132,6 +139,14 @@ def check(threshold: float, temperature: float = 1.0, window: int = 1, stride: i
         raise ConfigError(f"threshold must be in [0, 1], got {threshold}")
     if not 0 < temperature < math.inf:
         raise ConfigError(f"temperature must be above 0, got {temperature}")
+
+
+def check_span(words: float, unsure: float) -> None:
+    """Raises `ConfigError` for knobs of a judge of spans that are out of range."""
+    if not math.isfinite(words):
+        raise ConfigError(f"words must be a number, got {words}")
+    if not 0 <= unsure < 1:
+        raise ConfigError(f"unsure must be at least 0 and below 1, got {unsure}")
 
 
 def calibrated(p: float, temperature: float) -> float:

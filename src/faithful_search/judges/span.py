@@ -3,14 +3,15 @@ does not support. It needs no torch: its network is an ONNX file.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from ..errors import ConfigError, needs
+from ..errors import ConfigError, WeightsError, needs
 from . import distilled
 from .base import Judge, Pair, Verdict, Weights
 from .lexical import GroundingJudge
@@ -24,13 +25,20 @@ _COUNTING = GroundingJudge()
 NETWORK, TOKENIZER = "model.onnx", "tokenizer.json"
 Arrays = Mapping[str, "NDArray[Any]"]
 Network = Callable[[Arrays], tuple["NDArray[Any]", "NDArray[Any]"]]
-"""Takes `input_ids`, `marks`, `attention_mask` and `claim_mask` of the shape (rows, tokens); gives
-the logits of support (rows) and those of each token's lack of it (rows, tokens).
+"""Takes `input_ids`, `marks`, `attention_mask` and `claim_mask`, each int64 of the shape (rows,
+tokens); gives two arrays of floats: the logits of support of the shape (rows), and those of each
+token's lack of it of the shape (rows, tokens). Only the latter's tokens of the hypothesis count.
 """
 
 
 class MarkedSpan(NamedTuple):
-    """Characters (start, end) of a hypothesis, and the probability that they are not supported."""
+    """Characters of a hypothesis, and the probability that the evidence does not support them.
+
+    Attributes:
+        start, end: the place in the hypothesis, in characters; the one at `end` is not part of it,
+            so that the text is `hypothesis[start:end]`.
+        p: in [0, 1]; the greater it is, the less is supported. A verdict's p is of the opposite.
+    """
 
     start: int
     end: int
@@ -39,7 +47,9 @@ class MarkedSpan(NamedTuple):
 
 @dataclass(frozen=True)
 class SpanJudge(Judge):
-    """p that the hypothesis is supported, by a network that also marks the tokens that are not.
+    """A network reads the pair, and marks the tokens of the hypothesis that are not supported.
+
+    A verdict's p, in [0, 1], is the probability that the premise supports the whole hypothesis:
 
     ```
     p     = sigmoid((l + words * (q - 1/2)) / temperature)
@@ -80,45 +90,34 @@ class SpanJudge(Judge):
 
     def __post_init__(self) -> None:
         distilled.check(self.threshold, self.temperature)
-        if not 0 <= self.unsure < 1:
-            raise ConfigError(f"unsure must be at least 0 and below 1, got {self.unsure}")
+        distilled.check_span(self.words, self.unsure)
 
     @classmethod
     def open(cls, model: str | None = None, **settings: Any) -> Self:
         """The judge in a directory: `model.onnx`, `tokenizer.json` and `judge.json`, whose settings
-        stand where `settings` leave them open. Raises `ConfigError` when it cannot be opened.
+        stand where `settings` leave them open.
+
+        Raises `ConfigError` without onnxruntime, where files are missing, and for a `judge.json`
+        that cannot be read or is of another kind; `WeightsError`, which is one, where the network
+        or the tokenizer is damaged, or they do not belong together.
         """
         with needs("the judge 'span' runs a network here and", "judge"):
-            import onnxruntime
-            from tokenizers import Tokenizer
+            import onnxruntime  # noqa: F401
+            import tokenizers  # noqa: F401
         folder = Path(str(model))
-        missing = [
-            name for name in (NETWORK, TOKENIZER, distilled.FILE) if not (folder / name).is_file()
-        ]
-        if missing:
-            raise ConfigError(f"{folder} is no span judge: it lacks {' and '.join(missing)}")
+        _check_files(folder)
         file = distilled.read_file(folder / distilled.FILE, "span")
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = int(os.environ.get("OMP_NUM_THREADS") or 0)
-        session = onnxruntime.InferenceSession(
-            folder / NETWORK, options, providers=["CPUExecutionProvider"]
-        )
-        sizes = {
-            "evidence": file.window,
-            "hypothesis": file.hypothesis_window,
-            "question": file.question_window,
-        }
-        reader = SpanReader(
-            Tokenizer.from_file(str(folder / TOKENIZER)),
-            **{name: size for name, size in sizes.items() if size is not None},
-        )
+        network = _Session.open(folder / NETWORK)
+        reader = _reader(folder / TOKENIZER, file)
+        with _opening(f"{folder / NETWORK} with the tokens of {TOKENIZER} beside it"):
+            _check_fit(network, reader)
         knobs = {
             "temperature": file.temperature,
             "threshold": file.threshold,
             "words": file.words,
             "unsure": file.unsure,
         }
-        return cls(_Session(session), reader, str(model), **(knobs | settings))
+        return cls(network, reader, str(model), **(knobs | settings))
 
     @property
     def weights(self) -> Weights:
@@ -138,7 +137,14 @@ class SpanJudge(Judge):
 
     def spans(self, pair: Pair) -> list[MarkedSpan]:
         """The tokens of the hypothesis in order, each with the probability that the evidence does
-        not support it.
+        not support it; none of a hypothesis that is blank. Tokens do not overlap, and blanks
+        between them are part of none.
+
+        Example:
+            ```python
+            pair = Pair("The tower stands in Paris.", "The tower stands in Lyon.")
+            words = [pair.hypothesis[start:end] for start, end, p in judge.spans(pair) if p > 0.5]
+            ```
         """
         readings = self.reader.readings(pair)
         marked: list[MarkedSpan] = []
@@ -209,13 +215,32 @@ class _Session:
 
     session: Any
 
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = _threads()
+        with _opening(str(path)):
+            return cls(
+                onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+            )
+
     def __call__(self, inputs: Arrays) -> tuple["NDArray[Any]", "NDArray[Any]"]:
         logits, token_logits = self.session.run(["logits", "token_logits"], dict(inputs))
         return logits, token_logits
 
 
 def arrays(readings: Sequence[SpanInput]) -> dict[str, "NDArray[Any]"]:
-    """The readings as a batch, padded to the longest."""
+    """The readings as a batch, padded to the longest at their ends: `input_ids`, `marks`,
+    `attention_mask` (1 for each token of the reading) and `claim_mask` (1 for each token of the
+    hypothesis), each int64 of the shape (readings, tokens of the longest).
+
+    Example:
+        >>> batch = arrays([SpanInput([2, 5, 3], [9, 3, 0], (1, 2), [(0, 2)])])
+        >>> batch["input_ids"].tolist(), batch["claim_mask"].tolist()
+        ([[2, 5, 3]], [[0, 1, 0]])
+    """
     shape = len(readings), max(len(reading.ids) for reading in readings)
     names = ("input_ids", "marks", "attention_mask", "claim_mask")
     batch = {name: np.zeros(shape, dtype=np.int64) for name in names}
@@ -226,6 +251,68 @@ def arrays(readings: Sequence[SpanInput]) -> dict[str, "NDArray[Any]"]:
         batch["attention_mask"][row, :size] = 1
         batch["claim_mask"][row, slice(*reading.claim)] = 1
     return batch
+
+
+def _check_files(folder: Path) -> None:
+    """Raise `ConfigError` where a folder lacks a file of a span judge."""
+    written = "name a folder that recipes/reward_model.py wrote with `head: spans`, with all files"
+    if not folder.is_dir():
+        raise ConfigError(f"there is no folder {folder}, and a span judge is one: {written}")
+    names = (NETWORK, TOKENIZER, distilled.FILE)
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise ConfigError(f"{folder} is no span judge: it lacks {' and '.join(missing)}; {written}")
+
+
+@contextmanager
+def _opening(files: str) -> Iterator[None]:
+    """Errors of onnxruntime and tokenizers become a `WeightsError` that names the files."""
+    try:
+        yield
+    except Exception as error:  # they have no class of their own that all of them belong to
+        reason = " ".join(str(error).split())
+        raise WeightsError(
+            f"cannot open {files}: {reason}; copy the judge's whole folder again, or train it again"
+        ) from error
+
+
+def _reader(path: Path, file: distilled.JudgeFile) -> SpanReader:
+    """What makes the inputs of a judge, with the tokenizer in a file."""
+    from tokenizers import Tokenizer
+
+    sizes = {
+        "evidence": file.window,
+        "hypothesis": file.hypothesis_window,
+        "question": file.question_window,
+    }
+    with _opening(str(path)):
+        return SpanReader(
+            Tokenizer.from_file(str(path)),
+            **{name: size for name, size in sizes.items() if size is not None},
+        )
+
+
+def _check_fit(network: Network, reader: SpanReader) -> None:
+    """Raise an error where the network cannot read what the reader makes: it is another network, or
+    has fewer word pieces.
+    """
+    [reading] = reader.readings(Pair("a", "a"))
+    last = max(reader.tokenizer.get_vocab(with_added_tokens=False).values())
+    batch = arrays([reading._replace(ids=[*reading.ids, last], marks=[*reading.marks, 0])])
+    logits, token_logits = network(batch)
+    if (logits.shape, token_logits.shape) != ((1,), batch["input_ids"].shape):
+        raise ValueError(
+            f"it gives arrays of the shapes {logits.shape} and {token_logits.shape} instead of "
+            f"(1,) and {batch['input_ids'].shape}"
+        )
+    if not (np.isfinite(logits).all() and np.isfinite(token_logits).all()):
+        raise ValueError("it gives logits that are not numbers (NaN or infinite)")
+
+
+def _threads() -> int:
+    """What `OMP_NUM_THREADS` says, which may be a list for nested loops; 0: as many as are there."""
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(first) if first.isdecimal() else 0
 
 
 def _marked(reading: SpanInput, logits: "NDArray[Any]") -> list[MarkedSpan]:

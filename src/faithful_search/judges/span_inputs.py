@@ -51,9 +51,10 @@ class SpanInput(NamedTuple):
     """One input of the model.
 
     Attributes:
-        ids, marks: a number for each token.
+        ids, marks: a number for each token; a mark's is its place in `MARKS`.
         claim: the first token of the hypothesis and the one behind its last.
-        places: for each of its tokens the characters (start, end) in the whole hypothesis.
+        places: for each of its tokens the characters (start, end) in the whole hypothesis, without
+            the one at `end`.
     """
 
     ids: list[int]
@@ -72,7 +73,7 @@ class SpanReader:
     """Makes the model's inputs of pairs.
 
     Args:
-        tokenizer: of the model, with the tokens [CLS] and [SEP].
+        tokenizer: of the model, with the tokens [CLS] and [SEP]; `ConfigError` without them.
         evidence, hypothesis, question: the most tokens of each text that are read at once.
     """
 
@@ -86,9 +87,13 @@ class SpanReader:
         self.tokenizer.encode_special_tokens = True
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()
+        # Looked up now, so that a tokenizer without them is refused at once
+        self._control  # noqa: B018
 
     def readings(self, pair: Pair) -> list[SpanInput]:
-        """The inputs for a pair, one for each part of the hypothesis; none for an empty one."""
+        """The inputs for a pair, one for each part of the hypothesis in order; none for a
+        hypothesis that is blank.
+        """
         hypothesis = well_formed(pair.hypothesis)
         premise = well_formed(pair.premise)
         question = well_formed(pair.question)
@@ -203,7 +208,16 @@ class SpanReader:
 
 
 def unsupported_tokens(reading: SpanInput, spans: Sequence[tuple[int, int]]) -> list[int]:
-    """1 for each token of the hypothesis that lies in one of the spans of characters, else 0."""
+    """1 for each token of the hypothesis that shares a character with one of the spans, else 0.
+
+    Args:
+        spans: places (start, end) in the hypothesis, in characters, without the one at `end`.
+
+    Example:
+        >>> reading = SpanInput([2, 5, 6, 3], [9, 3, 6, 0], (1, 3), [(0, 4), (5, 9)])
+        >>> unsupported_tokens(reading, [(5, 9)])
+        [0, 1]
+    """
     return [
         int(any(start < span_end and span_start < end for span_start, span_end in spans))
         for start, end in reading.places
