@@ -37,6 +37,10 @@ FORMS = {
     " [1], [2] and [3]": ["1", "2", "3"],
     "[1-3]": ["1", "2", "3"],
     "[1–2; 5]": ["1", "2", "5"],
+    "[1–31]": [str(number) for number in range(1, 32)],
+    "[1-1]": ["1"],
+    "[1, 1]": ["1"],
+    r" \cite{a,a}": ["a"],
     " [[1]]": ["1"],
     r" \[1\]": ["1"],
     "[#1]": ["1"],
@@ -65,6 +69,7 @@ FORMS = {
     "$^{1}$": ["1"],
     r"\textsuperscript{1}": ["1"],
     r" \citep{mirov, lind}": ["mirov", "lind"],
+    r" \cite{mirov,,lind}": ["mirov", "lind"],
     "[^1]": ["1"],
     "[^ada]": ["ada"],
     "[^1^]": ["1"],
@@ -78,16 +83,23 @@ FORMS = {
     " [ref:citation_x]": ["citation_x"],
     " [Source: Ada Mirov]": ["Ada Mirov"],
     " (Source: Ada Mirov)": ["Ada Mirov"],
+    " [Source: mirov, ]": ["mirov"],
     " [E1]": ["E1"],
     " (E1, E2)": ["E1", "E2"],
     "<co: 0,1></co: 0,1>": ["0", "1"],
     " <ref>E1</ref>": ["E1"],
     ' <cite id="S_1"/>': ["S_1"],
+    " <ref id=1/>": ["1"],
+    " <ref id=1,2/>": ["1", "2"],
+    " <cite url=https://ex.org/ada/>": ["https://ex.org/ada/"],
     " ([ex.org](https://ex.org/ada))": ["https://ex.org/ada"],
     " ([a](https://ex.org/ada), [b](https://ex.org/b))": ["https://ex.org/ada", "https://ex.org/b"],
     " [1](https://ex.org/ada)": ["https://ex.org/ada"],
     " [[1]](https://ex.org/ada)": ["https://ex.org/ada"],
     r" [\[1\]](https://ex.org/ada)": ["https://ex.org/ada"],
+    " [[1](https://ex.org/ada)]": ["https://ex.org/ada"],
+    " [[1](https://ex.org/ada)][[2](https://ex.org/b)]": ["https://ex.org/ada", "https://ex.org/b"],
+    " [[1](https://ex.org/ada), [2](https://ex.org/b)]": ["https://ex.org/ada", "https://ex.org/b"],
     ' [source](https://ex.org/ada "A title")': ["https://ex.org/ada"],
     " ([x](https://ex.org/Ada_(poet)))": ["https://ex.org/Ada_(poet)"],
     " (https://ex.org/ada)": ["https://ex.org/ada"],
@@ -174,7 +186,20 @@ def test_what_only_looks_like_a_mark_stays(content):
     assert targets(answered(content)) == []
 
 
-@pytest.mark.parametrize("empty", ["[ ]", "[]", "[,]", "【 】"])
+EMPTY = ("[ ]", "[]", "[,]", "【 】", "[Source: ]", "(Source: )", "[Sources: ;]", r"\cite{,}")
+
+
+@pytest.mark.parametrize("empty", EMPTY)
+def test_what_names_nothing_cites_nothing(empty):
+    assert targets(answered(f"Visit Veldt {empty}.")) == []
+
+
+@pytest.mark.parametrize("wide", ["[1–40]", "[1-32]", "[12, 40–99]", "^1-40^", "(sources 1-40)"])
+def test_a_range_that_is_too_wide_for_sources_is_no_mark(wide):
+    assert targets(answered(f"For those aged {wide}.")) == []
+
+
+@pytest.mark.parametrize("empty", EMPTY)
 def test_empty_brackets_are_no_mark(empty):
     assert without_marks(f"- {empty} Visit Veldt.", answered("")) == f"- {empty} Visit Veldt."
 

@@ -136,6 +136,7 @@ _SAYS_NOTHING = re.compile(
     rf"(?i:{'|'.join(WORDS['source'])}|links?|here|hier|ici|aquí|这里|link)(?:\s?\d{{1,3}})?|\W{{0,20}}"
 )
 MOST = 10_000  # marks that are read of one text
+WIDEST = 30  # how far the last number of a range of sources is from its first one
 
 
 def marks_of(text: str, known: Known) -> list[Mark]:
@@ -168,17 +169,20 @@ def may_have_marks(text: str) -> bool:
 
 
 def numbers_of(text: str) -> list[str]:
-    """The numbers in a list of them, ranges written out.
+    """The numbers in a list of them, ranges written out; none where a range is so wide that it is
+    of years, pages or values.
 
     Example:
-        >>> numbers_of("1, 3–5"), numbers_of("１、２")
-        (['1', '3', '4', '5'], ['1', '2'])
+        >>> numbers_of("1, 3–5"), numbers_of("１、２"), numbers_of("1–40")
+        (['1', '3', '4', '5'], ['1', '2'], [])
     """
     numbers: list[str] = []
     end = 0
     for match in _RANGE.finditer(text):
         first, last = int(match[1]), int(match[2])
-        if first < last <= first + 30:
+        if last > first + WIDEST:
+            return []
+        if first < last:
             numbers += map(key_of, _NUMBER.findall(text[end : match.start()]))
             numbers += map(str, range(first, last + 1))
             end = match.end()
@@ -240,18 +244,21 @@ def _numbered(match: re.Match[str], text: str, form: str, known: Known) -> list[
 
 def _tex(match: re.Match[str], known: Known) -> list[Mark] | None:
     if match["keys"]:
-        keys = tuple(key.strip() for key in match["keys"].split(","))
-        return [Mark(match.span(), keys, "ref")]
+        keys = [key.strip() for key in match["keys"].split(",")]
+        named = tuple(filter(_says_something, keys))
+        return [Mark(match.span(), named, "ref")] if named else None
     return _numbered(match, match["dollar"] or match["script"], "raised", known)
 
 
 def _bracket(match: re.Match[str], known: Known) -> list[Mark] | None:
+    after = match.string[match.end() : match.end() + 1]
+    if after == "(" and match[0].startswith("[[") and not match[0].endswith("]]"):
+        return None  # [[1](address)] holds a link
     named = _names(match["inner"].strip(" \\\t\u3000"), known, square=True)
     if named is None:
         return None
     targets, form = named
     before = _before(match)
-    after = match.string[match.end() : match.end() + 1]
     is_argument = before.endswith("(") and before[-2:-1].isalnum() and after == ")"  # f([1])
     if form == "number" and (is_argument or _VALUE.search(before)):
         return None
@@ -294,15 +301,20 @@ def _attribute_targets(attributes: str) -> list[str]:
     """What the attributes of an element name."""
     targets: list[str] = []
     values = _ATTRIBUTE.findall(attributes)
-    for groups in values:  # one of them for each kind of quotes
-        value = "".join(groups)
-        targets += [value] if is_address(value) else _BREAK.split(value.strip())
+    for *quoted, unquoted in values:  # one of them is not empty
+        value = "".join(quoted) + unquoted
+        if is_address(value):
+            targets.append(value)
+            continue
+        if unquoted:
+            value = unquoted.removesuffix("/")  # the tag's: <ref id=1/>
+        targets += _BREAK.split(value.strip())
     bare = attributes.strip(" :=/\"'")
     if not values and _LIST.fullmatch(bare):
         targets = numbers_of(bare)
     # "3-12", as Claude writes it, is sentence 12 of source 3
     targets = [re.sub(r"\A(\d{1,4})-\d{1,4}\Z", r"\1", target) for target in targets]
-    return [target for target in targets if target and not target.startswith("#")]
+    return [target for target in targets if _says_something(target) and not target.startswith("#")]
 
 
 def _address(match: re.Match[str], known: Known) -> list[Mark]:
@@ -367,7 +379,10 @@ def _names(inner: str, known: Known, square: bool) -> tuple[list[str], str] | No
     numbers = _cited_numbers(after_word, known)
     if numbers:
         return numbers, "number"
-    ids = [part.strip(" ^[]") for part in _BREAK.split(after_word)]
+    names = [part.strip(" ^[]") for part in _BREAK.split(after_word)]
+    ids = list(filter(_says_something, names))
+    if not ids:
+        return None  # "Source:" alone
     if all(known.is_id(part, strict=True) for part in ids):
         return ids, "ref"
     if (square and worded["sign"]) or _SIGNED.match(inner):
@@ -375,6 +390,11 @@ def _names(inner: str, known: Known, square: bool) -> tuple[list[str], str] | No
             return ids, "ref"
         return [after_word.strip()], "ref"  # a title, which may hold commas
     return _authors(inner, known)
+
+
+def _says_something(name: str) -> bool:
+    """Whether the name is not of punctuation alone."""
+    return any(map(str.isalnum, name))
 
 
 def _first_groups(form: re.Pattern[str], inner: str) -> list[str]:

@@ -188,7 +188,8 @@ def read(text: str, returned: Returned, sent: tuple[Citation, ...] = ()) -> Read
         return Reading(text, text, returned, sent)
     cited: list[Citation] = []
     for mark in marks:
-        cited += [Citation(mark.span, target, mark.how) for target in mark.targets]
+        for target in dict.fromkeys(mark.targets):  # "[1, 1]" cites once
+            cited.append(Citation(mark.span, target, mark.how))
     for entry in listed.entries:
         cited.append(Citation(entry.span, entry.target, "list"))
     return Reading(
