@@ -6,7 +6,7 @@ _SECTION = re.compile(
     r"^(Args|Attributes|Returns|Raises|Yields|Examples?|Notes?):[ ]*$", re.MULTILINE
 )
 # An argument is indented by four spaces, and what goes on with its description by more
-_ARGUMENT = re.compile(r"^    (\w+)(?: \(.*?\))?: *(.*(?:\n {5}.*)*+)", re.MULTILINE)
+_ARGUMENT = re.compile(r"^    (\w+)(?> \(.*?\)(?=:))?: *(.*(?:\n {5}.*)*+)", re.MULTILINE)
 
 
 def summary_and_arguments(docstring: str) -> tuple[str, dict[str, str]]:
