@@ -11,20 +11,24 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import httpx2
 import lab
+import numpy as np
 import pytest
 from agent_rows import file_of
 from hypothesis import given, settings, strategies as st
 from served import command, invoked, running
-from tiny_bert import saved
+from tiny_bert import bert_tokenizer, saved
 
 from faithful_search.errors import JudgeError
 from faithful_search.judges import GroundingJudge, Judge, Pair, Verdict
 from faithful_search.judges.arguments import JudgeArguments
 from faithful_search.judges.generator import GeneratorJudge
 from faithful_search.judges.remote import CHUNK, RemoteJudge
+from faithful_search.judges.span import SpanJudge
+from faithful_search.judges.span_inputs import MARKS, SpanReader
 from faithful_search.measure.evaluating import default_rewards
 from faithful_search.serving.app import ServerLimits, Service
 from faithful_search.serving.judging import Judging, identity
@@ -112,6 +116,42 @@ def test_a_served_judge_says_what_it_says_in_process_bit_for_bit(judge):
 @given(st.lists(st.builds(Pair, st.text(), st.text(), st.text()), max_size=5))
 def test_any_text_arrives(words, pairs):
     assert words.judge_batch(pairs) == GroundingJudge().judge_batch(pairs)
+
+
+def test_the_served_judge_is_given_all_of_a_pair():
+    judge = Noting()
+    pair = Pair("evidence", "claim", "question", "think_search", "context")
+    with serving(judge) as (url, _):
+        asked(url, [pair])
+    assert judge.asked == [pair]
+
+
+def of_thoughts(inputs: Any) -> Any:
+    """A network that upholds thoughts and nothing else: the first mark says which they are."""
+    logits = np.where(inputs["marks"][:, 0] == MARKS.index("thought"), 2.0, -2.0)
+    return logits, np.zeros(inputs["marks"].shape)
+
+
+def test_a_served_judge_of_several_tasks_is_told_which_is_asked():
+    judge = SpanJudge(of_thoughts, SpanReader(bert_tokenizer().backend_tokenizer), "thoughts")
+    pairs = [Pair("w1", "w2", task="support"), Pair("w1", "w2", task="info_think")]
+    with serving(judge) as (url, _):
+        verdicts = asked(url, pairs)
+    assert [verdict.label for verdict in verdicts] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("task", "tasks"),
+    [
+        (None, ()),
+        ("info_think", ("info_think",)),
+        (("info_think", "support"), ("info_think", "support")),
+    ],
+)
+def test_a_served_judge_tells_what_it_was_trained_to_be_asked(task, tasks):
+    judging = Judging(Noting(), about={"task": task})
+    with running(judging, judging.limits) as url:
+        assert RemoteJudge(url).tasks == tasks
 
 
 # --- once

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from served import command
 from tiny_bert import bert_tokenizer
 
 from faithful_search.errors import ConfigError, WeightsError
 from faithful_search.judges import Pair, load
 from faithful_search.judges.distilled import JudgeFile
+from faithful_search.judges.remote import RemoteJudge
 from faithful_search.judges.span import NETWORK, TOKENIZER
 
 pytest.importorskip("onnxruntime")
@@ -154,6 +156,14 @@ def test_damaged_settings_are_named(folder, damaged, reason):
 def test_the_folder_of_a_judge_of_another_kind_is_told(folder):
     JudgeFile("nli").write(folder)
     assert "use --judge nli" in refusal(folder)
+
+
+def test_a_served_folder_tells_the_tasks_it_was_trained_for(folder):
+    JudgeFile("span", ("info_think", "support"), window=64).write(folder)
+    with command(f"span:{folder}", verb="serve-judge") as (_, url):
+        served = RemoteJudge(url)
+        assert served.tasks == ("info_think", "support")
+        assert served.judge_batch([PAIR]) == load("span", str(folder)).judge_batch([PAIR])
 
 
 def test_threads_of_nested_loops_are_read(whole, monkeypatch):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 import msgspec
@@ -329,11 +329,11 @@ def serve_judge(spec: str, cache: Path | None, **options: Any) -> None:
     `--judge remote --judge-url URL` (recipes: `--judge_url`). Equal pairs of all clients are judged
     once.
 
-    The server speaks JSON at POST /judge, and has GET /health and /metrics. If
-    FAITHFUL_SEARCH_SERVE_TOKEN is set in the environment, clients must send it as a bearer token.
+    The server speaks JSON at POST /judge, where each pair says by its task what is asked about it.
+    It has GET /health, which tells the tasks that a distilled judge was trained for, and /metrics.
+    If FAITHFUL_SEARCH_SERVE_TOKEN is set in the environment, clients must send it as a bearer token.
     An address that other machines can reach needs a token.
     """
-    from ..judges import distilled
     from ..measure.agreement import parse_judge
     from ..wire.cache import Cache
     from ..wire.redact import redact
@@ -352,17 +352,23 @@ def serve_judge(spec: str, cache: Path | None, **options: Any) -> None:
         # `len` opens the file, so that one that cannot be used is an error now
         len(verdicts)
     kind, _, model = spec.partition(":")
-    distilled_file = distilled.read(model) if kind in ("nli", "generator") else None
-    details = {
-        "model": redact(model) or None,
-        "task": distilled_file.task if distilled_file else None,
-    }
+    details = {"model": redact(model) or None, "task": _task_of(kind, model)}
     judging = Judging(judge, verdicts, limits, options["batch"], details)
     serve_there(
         judging,
         limits,
         f"{name} at {url}, use: --judge remote --judge-url {url} (recipes: --judge_url)",
     )
+
+
+def _task_of(kind: str, model: str) -> str | tuple[str, ...] | None:
+    """What a distilled judge was trained to be asked, one task or several; `None` for any other."""
+    from ..judges import distilled
+
+    if kind not in get_args(distilled.Kind):
+        return None
+    judge_file = distilled.read(model)
+    return judge_file.task if judge_file else None
 
 
 @click.command("serve-reward")

@@ -33,7 +33,7 @@ _UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 @dataclass(frozen=True)
 class RemoteJudge(Judge):
     """Asks a judge that `faithful-search serve-judge` serves; its verdicts are those of the judge
-    there.
+    there, which is given whole pairs, with `task` and `context`.
 
     Pairs are asked for in requests of at most 64, identical ones once. A pair without an answer
     gets a verdict that abstains and says why and what to do. A server that keeps failing is left
@@ -41,8 +41,8 @@ class RemoteJudge(Judge):
     pickle carries the settings. A server that wants a token gets the one in the environment
     variable `FAITHFUL_SEARCH_SERVE_TOKEN`. It can be gamed as the judge that is served.
 
-    `name`, `lexical` and `reads_queries` are those of the served judge: the first of them to be
-    read asks the server.
+    `name`, `lexical`, `reads_queries` and `tasks` are those of the served judge: the first of them
+    to be read asks the server.
 
     Args:
         url: of the server, as `http://127.0.0.1:8001`.
@@ -98,6 +98,16 @@ class RemoteJudge(Judge):
     @property
     def reads_queries(self) -> bool:
         return self._about.reads_queries
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """What the served judge was trained to be asked (`Pair.task`); empty where it was not
+        distilled, or its server does not say. Raises `JudgeError` where the server is down.
+        """
+        task = self._about.task
+        if task is None:
+            return ()
+        return (task,) if isinstance(task, str) else task
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
         if not pairs:
@@ -176,6 +186,7 @@ class _Reply(msgspec.Struct, frozen=True):
     judge: str
     lexical: bool = False
     reads_queries: bool = False
+    task: str | tuple[str, ...] | None = None
     verdicts: list[Verdict] | None = None
 
 

@@ -24,7 +24,10 @@ from .app import SECONDS, SIZES, ServerLimits, Service, decode
 
 _LOG = logging.getLogger(__name__)
 _DECODER = msgspec.json.Decoder(Verdict)
-_LIKE = '{"pairs": [{"premise": "…", "hypothesis": "…", "question": "", "task": "support"}]}'
+_LIKE = (
+    '{"pairs": [{"premise": "…", "hypothesis": "…", "question": "", "task": "support", "context": '
+    '""}]}'
+)
 
 
 class _Asked(msgspec.Struct):
@@ -35,8 +38,9 @@ class Judging(Service):
     """The server of a judge.
 
     `POST /judge` `{"pairs": [{"premise": "…", "hypothesis": "…", "question": "", "task":
-    "support"}]}` is answered by `{"judge": name, "verdicts": [{"p": 0.9, "label": true, "why": "…",
-    "judge": "…"}]}`, in the order of the pairs.
+    "support", "context": ""}]}` is answered by `{"judge": name, "verdicts": [{"p": 0.9, "label":
+    true, "why": "…", "judge": "…"}]}`, in the order of the pairs. The fields of a pair are those of
+    `judges.Pair`, of which the last three may be left out; the judge is given all of them.
 
     A pair is judged once, whoever asks for it and however often, also when its client has gone, who
     will ask again. Where there is no verdict, `p` and `label` are null and `why` says what
@@ -46,7 +50,8 @@ class Judging(Service):
         judge: who judges. Only one thread asks it.
         cache: of the verdicts; by default a file that is removed when the process ends.
         batch: pairs judged at once; those of all requests are collected while a batch is judged.
-        about: what `/health` tells besides the judge's name, and whether it only compares words.
+        about: what `/health` tells besides the judge's name, whether it only compares words, and
+            whether it reads queries. A `task` there is what the judge was trained to be asked.
     """
 
     def __init__(

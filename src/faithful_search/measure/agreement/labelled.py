@@ -177,7 +177,7 @@ def parse_judge(spec: str, trust_remote_code: bool = False) -> tuple[str, Judge]
 
     ```
     lexical | containment | embedding:MODEL | nli:MODEL | generator:MODEL | endpoint:MODEL@URL | remote:URL
-    minicheck | hhem | lettuce | factcg | granite | one of these with :MODEL | labels:PATH
+    minicheck | hhem | lettuce | factcg | granite | one of these with :MODEL | span:MODEL | labels:PATH
     ```
 
     MODEL is a Hub id or a directory, for `endpoint` the served name. PATH is a labelled file or a
