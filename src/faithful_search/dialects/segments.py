@@ -5,7 +5,7 @@ stand: nothing in a message can end it or begin another.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
@@ -203,6 +203,7 @@ def chat_text(
                 inner = (start + inner_start, start + inner_end)
                 segments.append(Segment("tool", inner, place=message.place))
     questions = [message.text.strip() for message in prompt if message.role == "user"]
+    questions = [question for question in questions if question] or questions
     return ChatText(
         text=text,
         segments=segments,
@@ -218,13 +219,15 @@ def _responds(dialect: "Dialect", message: Message | None, responses: Responses)
     """Whether this message is a tool's response; if not, it is a controller's words.
 
     A user's message without the response's tag may repeat what the agent said: where a policy is
-    rewarded (`responses="messages"`) it is none.
+    rewarded (`responses="messages"`) it is none. Words that stood beside results never are.
     """
     if message is None or message.role == "assistant":
         return False
     if message.role == "tool" or message.text.lstrip().startswith(dialect.opening):
         return True
-    return responses == "anywhere" and not dialect.controller_pattern.search(message.text)
+    if message.beside_results or responses != "anywhere":
+        return False
+    return not dialect.controller_pattern.search(message.text)
 
 
 def _unread(message: Message, span: Span | None = None) -> Issue:
@@ -304,7 +307,7 @@ def trajectory_of(
             why = "another prompt stands in the text; what follows is not read"
             issues.append(Issue("another_episode", why, segment.span))
             break
-        elif turn and "answer" in turn[-1] and not dialect.can_verify:
+        elif turn and "answer" in turn[-1] and not dialect.can_verify and _says(text, segment):
             why = "the user asked again: the answer is the last one, the question the first"
             issues.append(Issue("asked_again", why, segment.span))
     if responses:
@@ -324,6 +327,10 @@ def trajectory_of(
     )
 
 
+def _says(text: str, segment: Segment) -> bool:
+    return bool(text[slice(*segment.span)].strip())
+
+
 def _respond(
     dialect: "Dialect", text: str, turn: list[Fields], responses: Sequence[Segment], fenced: bool
 ) -> None:
@@ -339,9 +346,7 @@ def _respond(
         takers = turn[-1:]
         why = "a tool response to a turn without a call"
         note_issue(takers[0], "response_unasked", why, responses[0].span)
-    for number, segment in enumerate(responses):
-        place = number if segment.place is None else segment.place
-        fields = takers[place] if place < len(takers) else takers[-1]  # the last gets the rest
+    for segment, fields in zip(responses, _takers_of(responses, takers), strict=True):
         evidence, note = _read_response(dialect, text, segment.span, fenced, fields.get("call"))
         if not segment.closed:
             note_issue(fields, "response_unclosed", "the tool response is not closed", segment.span)
@@ -360,6 +365,18 @@ def _respond(
         if missing:
             why = f"{len(takers)} calls, {len(takers) - missing} responses"
             note_issue(takers[-1], "response_missing", why)
+
+
+def _takers_of(responses: Sequence[Segment], takers: Sequence[Fields]) -> Iterator[Fields]:
+    """For each response the step whose call it answers: where that is not known, the next one that
+    no other response answers; the last one gets the rest.
+    """
+    known = {segment.place for segment in responses}
+    others = (place for place in range(len(takers)) if place not in known)
+    last = len(takers) - 1
+    for segment in responses:
+        place = next(others, last) if segment.place is None else segment.place
+        yield takers[min(place, last)]
 
 
 def _read_response(

@@ -51,6 +51,10 @@ class Message(NamedTuple):
             that hand in no answer; `None`: the next one without a result.
         citations: what an API sent beside the content; spans are in the content.
         unread: the kinds of parts that were not understood.
+        beside_results: of a user's message, whether these words stood in one message with results
+            of tools, and so are none themselves.
+        apart: of an agent's message, the messages that it was joined from, in the order in which
+            they were said; empty for one that was not joined.
     """
 
     role: str
@@ -63,6 +67,8 @@ class Message(NamedTuple):
     citations: tuple[Citation, ...] = ()
     unread: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
+    beside_results: bool = False
+    apart: tuple["Message", ...] = ()
 
     @property
     def requests(self) -> tuple[Call, ...]:

@@ -6,21 +6,23 @@ the answer is that answer. A result belongs to the call whose id it names (`pair
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, groupby, islice
+from itertools import chain, islice
 from typing import Any
 
 from .. import loose_json
 from ..errors import DataError
 from ..trajectory import Citation
 from . import blocks, call_markup, chat_templates
+from .agent_turns import as_turns
 from .base import first, mapping
 from .blocks import Part, as_json
 from .chat import TAGLIKE, Call, Message, Problem
 from .cited import grounded, moved, sent_with
 from .pairing import paired
 from .searches import ReturnedPages, searched_beside
+from .tagged_results import TaggedResults, outside_tags
 
 # Roles by other names of theirs, in lower case
 _ROLES = {
@@ -96,15 +98,15 @@ def read(messages: Sequence[Mapping[str, Any]], users_respond: bool = True) -> l
                 chat += _split(search["role"], _parts(search["role"], search))
         asked.add(pieces)
         chat += pieces
-    turns = _joined(chat)
-    return list(_joined(paired(turns)))  # results that moved may leave two messages side by side
+    # Results that moved may leave two of the agent's messages side by side
+    return list(as_turns(paired(as_turns(chat)), paired=True))
 
 
 class OpenQuestion:
     """What a chat asks, and what tools have returned since.
 
     A user's message that holds only results of tools, as parts (Anthropic's API) or within tags
-    (Qwen's template), asks nothing.
+    (Qwen's template), asks nothing, nor do blanks, or words that introduce results.
 
     Attributes:
         question: the user's last words.
@@ -123,13 +125,23 @@ class OpenQuestion:
             in_tags = piece.role == "user" and chat_templates.opens_results(piece.content)
             if piece.role == "tool" or in_tags:
                 results.append(piece.content)
-            elif piece.role == "user":
-                questions.append(piece.content)
+            elif piece.role == "user" and _asks(piece):
+                unclear = bool(piece.problems)  # results are among its words
+                questions.append(outside_tags(piece.content) if unclear else piece.content)
         if questions:
             self.question = questions[-1]
             self.returned = ReturnedPages()
         for result in results:
             self.returned.add(result)
+
+
+def _asks(words: Message) -> bool:
+    """Whether a user's words are more than blanks, or than what introduces the results beside them
+    ("The tool returned:").
+    """
+    content = words.content.rstrip()
+    introduces = words.beside_results and content.endswith((":", "\uff1a"))
+    return bool(content) and not introduces
 
 
 def asked_at_the_end(messages: Sequence[Mapping[str, Any]]) -> OpenQuestion:
@@ -148,13 +160,15 @@ def _split_each(
     """
     chat: list[Message] = []
     counts: list[int] = []  # of each message's pieces in `chat`
+    tagged_results = TaggedResults(users_respond)
     for number, message in enumerate(messages):
         role = _role(message)
         if role is None:
             raise DataError(f"message {number} is not a mapping with a role: {str(message)[:80]!r}")
-        pieces = _split(role, _parts(role, message))
-        chat += pieces
-        counts.append(len(pieces))
+        before = len(chat)
+        for piece in _split(role, _parts(role, message)):
+            chat += tagged_results.set_apart(piece)
+        counts.append(len(chat) - before)
     rewritten = _with_calls_in_words(chat, users_respond)
     for count in counts:
         yield list(chain.from_iterable(islice(rewritten, count)))
@@ -221,41 +235,6 @@ def _of_channel(message: Mapping[str, Any]) -> list[Message]:
         why = "the agent wrote a tool's message itself: it is no evidence"
         return [Message("assistant", problems=(Problem("response_forged", why),))]
     return _split("assistant", _parts("assistant", message))
-
-
-def _joined(chat: Iterable[Message]) -> Iterator[Message]:
-    """The chat with consecutive messages of the agent as one."""
-    for role, group in groupby(chat, key=lambda message: message.role):
-        messages = list(group)
-        if role != "assistant" or len(messages) == 1:
-            yield from messages
-            continue
-        contents: list[str] = []
-        thoughts: list[str] = []
-        citations: list[Citation] = []
-        calls: list[Call] = []
-        unread: list[str] = []
-        problems: list[Problem] = []
-        offset = 0
-        for message in messages:
-            if message.content:
-                contents.append(message.content)
-                citations += moved(message.citations, offset)
-                offset += len(message.content) + 1
-            if message.thought:
-                thoughts.append(message.thought)
-            calls += message.calls
-            unread += message.unread
-            problems += message.problems
-        yield Message(
-            role,
-            content="\n".join(contents),
-            citations=tuple(citations),
-            thought="\n".join(thoughts),
-            calls=tuple(calls),
-            unread=tuple(unread),
-            problems=tuple(problems),
-        )
 
 
 def _role(message: Any) -> str | None:
@@ -357,7 +336,11 @@ def _calls_in(content: str) -> list[Part]:
 
 
 def _split(role: str, parts: Sequence[Part]) -> list[Message]:
-    """The parts as messages, at least one: each result is a message of its own."""
+    """The parts as messages, at least one: each result is a message of its own. Blanks beside
+    results are none, unless the agent says them.
+    """
+    has_results = any(part.kind == "result" for part in parts)
+    ignores_blanks = has_results and role != "assistant"
     chat: list[Message] = []
     pending: list[Part] = []  # since the last result
     unread: defaultdict[int, list[str]] = defaultdict(list)  # of results, by their places in `chat`
@@ -369,12 +352,14 @@ def _split(role: str, parts: Sequence[Part]) -> list[Message]:
             pending = []
         elif part.kind == "unread" and chat and not pending:  # an image of that result
             unread[len(chat) - 1].append(str(part.value))
-        else:
+        elif pending or not ignores_blanks or part.kind != "text" or part.value.strip():
             pending.append(part)
     for place, kinds in unread.items():
         chat[place] = chat[place]._replace(unread=tuple(kinds))
     if pending or not parts:
         chat.append(_message(role, pending))
+    if has_results:
+        chat = [message._replace(beside_results=message.role == "user") for message in chat]
     return chat
 
 
@@ -390,6 +375,8 @@ def _message(role: str, parts: Sequence[Part]) -> Message:
     if not content.strip() and not calls and "</think>" in thought:
         # A server that did not recognise the thought's end put all into the field for the thought.
         thought, _, content = thought.partition("</think>")
+    stretches = _stretches(parts)
+    apart = [_message(role, stretch) for stretch in stretches] if len(stretches) > 1 else []
     return Message(
         role=role,
         content=content,
@@ -397,7 +384,20 @@ def _message(role: str, parts: Sequence[Part]) -> Message:
         calls=calls,
         citations=citations,
         unread=unread,
+        apart=tuple(apart),
     )
+
+
+def _stretches(parts: Sequence[Part]) -> list[list[Part]]:
+    """The parts in stretches, each of which ends with its calls."""
+    stretches: list[list[Part]] = []
+    last_kind = "call"
+    for part in parts:
+        if (last_kind == "call" and part.kind != "call") or not stretches:
+            stretches.append([])
+        stretches[-1].append(part)
+        last_kind = part.kind
+    return stretches
 
 
 def _texts(parts: Sequence[Part]) -> tuple[str, tuple[Citation, ...]]:

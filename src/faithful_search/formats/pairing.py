@@ -1,11 +1,12 @@
 """Which call a result answers: among those of its turn by ids, else by names, else in order."""
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from .agent_turns import split_behind_calls
 from .chat import Call, Message, Problem
 
 
@@ -16,12 +17,12 @@ class _Turn:
     Attributes:
         message: the agent's; `None` for what stands before its first.
         followers: the messages after it; `None` for one that was taken away.
-        answered: the places of its calls that have a result.
+        result_ids: the ids of the calls that the followers name as theirs.
     """
 
     message: Message | None = None
     followers: list[Message | None] = field(default_factory=list)
-    answered: set[int] = field(default_factory=set)
+    result_ids: set[str] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
 
     @property
@@ -34,43 +35,62 @@ class _Turn:
         places = [place for place, call in enumerate(self.calls) if call.answer is None]
         return {place: number for number, place in enumerate(places)}
 
-    def answer(self, place: int, result: Message) -> Message | None:
-        """Answer the call at `place`. Returns the result as that of the call; `None` where the call
-        hands in the answer.
-        """
-        self.answered.add(place)
+    def add(self, follower: Message) -> None:
+        self.followers.append(follower)
+        if follower.id:
+            self.result_ids.add(follower.id)
+
+    def result_of(self, place: int, result: Message) -> Message | None:
+        """The result as that of the call at `place`; `None` where that hands in the answer."""
         if place not in self.requests:
             return None
         return result._replace(place=self.requests[place])
 
     def messages(self, last: bool) -> Iterator[Message]:
-        """The turn's messages. An answer that was handed in beside other calls comes after their
-        results.
+        """The turn's messages.
+
+        An answer that was handed in beside other calls comes after their results, and before what a
+        user says next. What was said behind calls that nothing answered is a message of its own.
 
         `last`: no turn follows.
         """
         followers = [message for message in self.followers if message is not None]
+        results = [message for message in followers if _responds(message)]
+        words = [message for message in followers if not _responds(message)]
+        if any(message.beside_results for message in words):  # perhaps between two results
+            followers = [*results, *words]
         if self.message is None:
             yield from followers
             return
-        requests = self.message.requests
-        answers = self.message.answers
-        problems = [*self.message.problems, *self.problems]
-        may_run = last and not followers  # calls at the very end may still be running
-        if requests and not may_run and not any(map(_responds, followers)):
-            problems.append(Problem("response_missing", f"{len(requests)} calls, no response"))
-        if len(answers) > 1:
-            why = f"{len(answers)} answers were handed in within one turn; the last counts"
-            problems.append(Problem("answer_multiple", why))
-        message = self.message._replace(problems=tuple(problems))
-        if not (requests and answers):
-            yield message
-            yield from followers
+        message, reply = self.message, None
+        requests, answers = message.requests, message.answers
+        if requests and not answers and not results:
+            message, reply = split_behind_calls(message)
+        may_run = last and not (followers or answers or reply)  # calls at the very end
+        unanswered = bool(requests) and not results and not may_run
+        message = message._replace(problems=self._problems_of(message, unanswered))
+        if requests and answers:
+            handing_in = [call for call in message.calls if call.answer is not None]
+            yield message._replace(calls=requests)
+            yield from results
+            yield Message("assistant", calls=tuple(handing_in))
+            yield from words
             return
-        yield message._replace(calls=requests)
+        yield message
+        if reply is not None:
+            yield reply
         yield from followers
-        handing_in = [call for call in self.message.calls if call.answer is not None]
-        yield Message("assistant", calls=tuple(handing_in))
+
+    def _problems_of(self, message: Message, unanswered: bool) -> tuple[Problem, ...]:
+        """What is uncertain about the turn, whose `message` is this."""
+        problems = [*message.problems, *self.problems]
+        if unanswered:
+            why = f"{len(message.requests)} calls, no response"
+            problems.append(Problem("response_missing", why))
+        if len(message.answers) > 1:
+            why = f"{len(message.answers)} answers were handed in within one turn; the last counts"
+            problems.append(Problem("answer_multiple", why))
+        return tuple(problems)
 
 
 def paired(chat: Iterable[Message]) -> Iterator[Message]:
@@ -80,40 +100,36 @@ def paired(chat: Iterable[Message]) -> Iterator[Message]:
     that names no call at all, in a turn with calls, is left out, and its own turn gets a problem.
     """
     turns = [_Turn()]
-    callers: dict[str, list[tuple[_Turn, int]]] = defaultdict(list)  # by id: turns and places
+    callers: dict[str, list[_Turn]] = defaultdict(list)  # the turns of the calls with an id
     for message in chat:
         if message.role != "assistant":
-            turns[-1].followers.append(message)
+            turns[-1].add(message)
             continue
         turns.append(_Turn(message))
-        for place, call in enumerate(message.calls):
-            callers[call.id].append((turns[-1], place))
-    strays: list[tuple[_Turn, int, Message]] = []
+        for call in message.calls:
+            callers[call.id].append(turns[-1])
     for turn in turns:
-        for number, message in _pair_within(turn):
-            strays.append((turn, number, message))
-    for turn, number, stray in strays:
-        unanswered = _only_unanswered(callers[stray.id]) if stray.id else None
-        if unanswered is not None:
-            caller, place = unanswered
-            turn.followers[number] = None
-            caller.followers.append(caller.answer(place, stray))
-            why = f"the result of the call {stray.id!r} stood behind another turn"
-            caller.problems.append(Problem("response_misplaced", why))
-        elif turn.calls:
-            turn.followers[number] = None
-            why = f"a result names the call {stray.id!r}, which there is not: it is left out"
-            turn.problems.append(Problem("response_unpaired", why))
+        _move_misplaced(turn, callers)
+    for turn in turns:
+        _pair_within(turn, callers)
     for number, turn in enumerate(turns, start=1):
         yield from turn.messages(last=number == len(turns))
 
 
-def _only_unanswered(callers: Sequence[tuple[_Turn, int]]) -> tuple[_Turn, int] | None:
-    """The call of an id, where there is one such call and it has no result yet."""
-    if len(callers) != 1:
-        return None
-    turn, place = callers[0]
-    return None if place in turn.answered else (turn, place)
+def _move_misplaced(turn: _Turn, callers: Mapping[str, Sequence[_Turn]]) -> None:
+    """Move results to the turn whose call they name, where there is one such call, and no result
+    that names it is there.
+    """
+    for number, message in enumerate(turn.followers):
+        if message is None or not message.id:
+            continue
+        named = callers.get(message.id, ())
+        if len(named) != 1 or named[0] is turn or message.id in named[0].result_ids:
+            continue
+        turn.followers[number] = None
+        named[0].add(message)
+        why = f"the result of the call {message.id!r} stood behind another turn"
+        named[0].problems.append(Problem("response_misplaced", why))
 
 
 def _responds(message: Message) -> bool:
@@ -121,19 +137,14 @@ def _responds(message: Message) -> bool:
     return message.role == "tool" or message.content.lstrip().startswith("<tool_response>")
 
 
-def _pair_within(turn: _Turn) -> list[tuple[int, Message]]:
-    """Pair the results after a turn with its calls.
-
-    Returns those that name another call, with their numbers among the followers.
-    """
+def _pair_within(turn: _Turn, callers: Mapping[str, Sequence[_Turn]]) -> None:
+    """Pair the results after a turn with its calls, and leave out those that name another call."""
     results: list[tuple[int, Message]] = []
     for number, message in enumerate(turn.followers):
         if message is not None and message.role == "tool":
             results.append((number, message))
-    if not results:
-        return []
-    if not turn.calls:
-        return [(number, message) for number, message in results if message.id]
+    if not results or not turn.calls:
+        return
     pairing = pair(
         [Label(call.id, call.name) for call in turn.calls],
         [Label(message.id, message.name) for _, message in results],
@@ -141,13 +152,21 @@ def _pair_within(turn: _Turn) -> list[tuple[int, Message]]:
     if pairing.assumed:
         why = "the results name none of the turn's calls; they were given to them in order"
         turn.problems.append(Problem("response_assumed", why))
-    strays = []
     for (number, message), place in zip(results, pairing.places, strict=True):
         if place is None:
-            strays.append((number, message))
+            why = f"{_why_unpaired(message.id, callers)}: it is left out"
+            turn.problems.append(Problem("response_unpaired", why))
+            turn.followers[number] = None
         else:
-            turn.followers[number] = turn.answer(place, message)
-    return strays
+            turn.followers[number] = turn.result_of(place, message)
+
+
+def _why_unpaired(identity: str, callers: Mapping[str, Sequence[_Turn]]) -> str:
+    if not identity:
+        return "a result names no call, and each call has a result"
+    if identity in callers:
+        return f"a further result of the call {identity!r} stood behind another turn"
+    return f"a result names the call {identity!r}, which there is not"
 
 
 class Label(NamedTuple):
@@ -172,9 +191,10 @@ class Pairing(NamedTuple):
 def pair(calls: Sequence[Label], results: Sequence[Label]) -> Pairing:
     """Pair the results that follow a turn with its calls.
 
-    If any result has the id of a call, ids decide; results without an id then go to the remaining
-    calls, if there are as many. Otherwise names decide, if all of them are names of calls. Else the
-    order does: the first result goes to the first call, superfluous ones to the last.
+    If any result has the id of a call, ids decide; results without an id then go in order to the
+    calls that have none, and superfluous ones to no call. Otherwise names decide, if all of them
+    are names of calls. Else the order does: the first result goes to the first call, superfluous
+    ones to the last.
 
     Example:
         >>> pair([Label("1", "a"), Label("2", "b")], [Label("2", ""), Label("9", "")]).places
@@ -203,9 +223,8 @@ def _by_id(
     taken = set(places)
     left = [place for place in range(len(calls)) if place not in taken]
     without_id = [number for number, result in enumerate(results) if not result.id]
-    if len(without_id) == len(left):
-        for number, place in zip(without_id, left, strict=True):
-            places[number] = place
+    for number, place in zip(without_id, left, strict=False):
+        places[number] = place
     return places
 
 
