@@ -1,5 +1,5 @@
-"""Answers that are handed in beside calls, calls that nothing answers, and results without an id: no
-answer is a thought, and no result another call's.
+"""Answers that are handed in beside calls, calls that nothing answers, and results without an id:
+no answer is a thought, and no result another call's.
 """
 
 import pytest
@@ -118,6 +118,12 @@ def test_results_without_ids_go_to_calls_without_results(results, expected):
     assert returned(trajectory) == expected
     left_out = ["response_unpaired"] if "more" in str(results) else []
     assert kinds(trajectory) == left_out
+
+
+def test_a_result_behind_other_words_goes_to_the_next_call():
+    results = [user(f"<tool_response>{name}</tool_response>") for name in ("one", "two")]
+    trajectory = parse([ASKED, TWO, results[0], user("On."), results[1], agent("Veldt")])
+    assert returned(trajectory) == [["one"], ["two"]]
 
 
 def test_fewer_results_go_to_the_first_of_the_calls_without_one():

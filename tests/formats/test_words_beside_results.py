@@ -1,5 +1,5 @@
-"""A user's words beside results of tools, between tags or in parts: they are a question, and no part
-of any page.
+"""A user's words beside results of tools, between tags or in parts, are a question, and no part of
+any page.
 """
 
 import json

@@ -371,8 +371,11 @@ def _takers_of(responses: Sequence[Segment], takers: Sequence[Fields]) -> Iterat
     """For each response the step whose call it answers: where that is not known, the next one that
     no other response answers; the last one gets the rest.
     """
-    known = {segment.place for segment in responses}
-    others = (place for place in range(len(takers)) if place not in known)
+    answered = {segment.place for segment in responses}
+    for place, fields in enumerate(takers):
+        if "response" in fields["spans"]:
+            answered.add(place)
+    others = (place for place in range(len(takers)) if place not in answered)
     last = len(takers) - 1
     for segment in responses:
         place = next(others, last) if segment.place is None else segment.place

@@ -1,4 +1,4 @@
-"""Consecutive messages of an agent as one turn, and a turn in what came before and behind its calls."""
+"""An agent's messages in a row as one turn, and a turn in what it said before and behind calls."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -16,7 +16,8 @@ def as_turns(chat: Iterable[Message], paired: bool = False) -> Iterator[Message]
             or before a call.
 
     Example:
-        >>> [turn.content for turn in as_turns([Message("assistant", "I"), Message("assistant", "go")])]
+        >>> chat = [Message("assistant", "I"), Message("assistant", "go")]
+        >>> [turn.content for turn in as_turns(chat)]
         ['I\\ngo']
     """
     turn: list[Message] = []
