@@ -194,9 +194,25 @@ def test_what_names_nothing_cites_nothing(empty):
     assert targets(answered(f"Visit Veldt {empty}.")) == []
 
 
-@pytest.mark.parametrize("wide", ["[1–40]", "[1-32]", "[12, 40–99]", "^1-40^", "(sources 1-40)"])
-def test_a_range_that_is_too_wide_for_sources_is_no_mark(wide):
-    assert targets(answered(f"For those aged {wide}.")) == []
+WIDE = ("[1–40]", "[1-32]", "[12, 40–99]", "^1-40^", "(sources 1-40)", "[Source: 1–40]")
+BACKWARDS = ("[3-1]", "[1, 3–2]", "^3-1^", "(sources 3-1)", "[Source: 3–1]", "<ref>3-1</ref>")
+
+
+@pytest.mark.parametrize("no_sources", [*WIDE, *BACKWARDS])
+def test_a_range_that_is_too_wide_for_sources_or_runs_backwards_is_no_mark(no_sources):
+    assert targets(answered(f"For those aged {no_sources}.")) == []
+
+
+@pytest.mark.parametrize("cited", ["[3-12]", "[12-3]", "[Source: 12-3]", "[3-12, 12-3]"])
+def test_an_id_that_looks_like_a_range_is_an_id(cited):
+    parts = [Evidence("Ada was born in Veldt.", id="3-12"), Evidence("So it is.", id="12-3")]
+    named = cited.strip("[]").removeprefix("Source: ").split(", ")
+    assert targets(answered(f"Veldt {cited}.", *parts)) == named
+
+
+def test_an_id_made_up_like_a_range_is_a_source_that_was_not_returned():
+    part = Evidence("Ada was born in Veldt.", id="12-3")
+    assert targets(answered("Veldt [ref: 12-1].", part)) == ["12-1"]
 
 
 @pytest.mark.parametrize("empty", EMPTY)

@@ -169,18 +169,18 @@ def may_have_marks(text: str) -> bool:
 
 
 def numbers_of(text: str) -> list[str]:
-    """The numbers in a list of them, ranges written out; none where a range is so wide that it is
-    of years, pages or values.
+    """The numbers in a list of them, ranges written out; none where a range runs backwards, or is
+    so wide that it is of years, pages or values.
 
     Example:
-        >>> numbers_of("1, 3–5"), numbers_of("１、２"), numbers_of("1–40")
-        (['1', '3', '4', '5'], ['1', '2'], [])
+        >>> numbers_of("1, 3–5"), numbers_of("１、２"), numbers_of("1–40"), numbers_of("3-1")
+        (['1', '3', '4', '5'], ['1', '2'], [], [])
     """
     numbers: list[str] = []
     end = 0
     for match in _RANGE.finditer(text):
         first, last = int(match[1]), int(match[2])
-        if last > first + WIDEST:
+        if not first <= last <= first + WIDEST:
             return []
         if first < last:
             numbers += map(key_of, _NUMBER.findall(text[end : match.start()]))
@@ -385,6 +385,9 @@ def _names(inner: str, known: Known, square: bool) -> tuple[list[str], str] | No
         return None  # "Source:" alone
     if all(known.is_id(part, strict=True) for part in ids):
         return ids, "ref"
+    are_like_ids = all(known.is_id(part, strict=False) for part in ids)
+    if _is_list_of_none(after_word) and not are_like_ids:
+        return None
     if (square and worded["sign"]) or _SIGNED.match(inner):
         if all(_WORD.fullmatch(part) for part in ids):
             return ids, "ref"
@@ -395,6 +398,18 @@ def _names(inner: str, known: Known, square: bool) -> tuple[list[str], str] | No
 def _says_something(name: str) -> bool:
     """Whether the name is not of punctuation alone."""
     return any(map(str.isalnum, name))
+
+
+def _is_list_of_none(text: str) -> bool:
+    """Whether this is a list of numbers with a range in it that is none of sources."""
+    return bool(_LIST.fullmatch(text)) and not numbers_of(text)
+
+
+def _are_ids(numbers: str, known: Known) -> bool:
+    """Whether what looks like ranges are ids of passages: "3-12", the twelfth part of text 3."""
+    if not _RANGE.search(numbers):
+        return False
+    return all(known.is_id(part, strict=True) for part in _BREAK.split(numbers))
 
 
 def _first_groups(form: re.Pattern[str], inner: str) -> list[str]:
@@ -426,7 +441,7 @@ def _cited_numbers(text: str, known: Known) -> list[str]:
     located = _LOCATED.fullmatch(text)
     if located is not None:  # with a page or a line in the source
         text = located[1]
-    if not _LIST.fullmatch(text):
+    if not _LIST.fullmatch(text) or _are_ids(text, known):
         return []
     numbers = numbers_of(text)
     if len(numbers) > 1 and "0" in numbers and not known.is_id("0", strict=True):
