@@ -9,6 +9,7 @@ import pytest
 from dialect_texts import essence, kinds
 
 from faithful_search.dialects import load
+from faithful_search.rewards import Format
 from faithful_search.trajectory import Step, Trajectory
 
 OPENAI, POKEE, RECALL = map(load, ("openai", "pokee", "recall"))
@@ -261,6 +262,22 @@ def test_which_answer_counts_with_tags_and_without(
     name: str, text: str, answer: str | None
 ) -> None:
     assert load(name).parse(text).answer == answer
+
+
+NEITHER = {
+    "behind a call": f"I look. {CALL % 'q'} Then more.\nuser{responds('x')}Ada",
+    "between two calls": f"I look. {CALL % 'q'} Then {CALL % 'r'}{responds('x')}{responds('y')}Ada",
+    "beside a thought": f"<think>I look.</think> Well: {CALL % 'q'}{responds('x')}Ada",
+    "before a thought": "Well: <think>I know.</think> Ada",
+}
+
+
+@pytest.mark.parametrize("text", NEITHER.values(), ids=NEITHER)
+def test_text_that_is_neither_thought_nor_answer_is_an_issue_but_no_fault_of_form(text):
+    t = OPENAI.parse(text)
+    assert t.answer == "Ada"
+    assert kinds(t) == ["content_unread"]
+    assert Format().score(t).value == 1.0
 
 
 # chat messages with structured calls

@@ -109,24 +109,37 @@ class CallReader(TurnReader):
 
         In a turn without calls it is the answer, and what stands before the answer is the thought
         where the dialect asks for none. In a turn with calls it is the thought, unless there is
-        another.
+        another. What is neither is an issue, but breaks no rule: it has no tags in these dialects.
         """
         if not self.loose:
             return
-        thought: Span | None = self.loose[0]
-        if "call" not in self.spans:
-            answer = self.dialect.find_answer(self.text, self.loose[-1])
+        has_thought = "think" in self.spans
+        first, last = self.loose[0], self.loose[-1]
+        if "call" in self.spans:
+            unread = self.loose if has_thought else self.loose[1:]
+            if not has_thought:
+                self.put("think", first)
+        else:
+            answer = self.dialect.find_answer(self.text, last)
             if answer is None:
                 return
             self.put("answer", answer)
-            start = self.loose[0][0]
-            before = self.text[start : answer[0]]
-            before = before.removesuffix("<answer>").removesuffix("\\boxed{").rstrip()
-            thought = None
-            if before and not self.dialect.asks_for_thoughts:
-                thought = (start, start + len(before))
-        if thought and "think" not in self.spans:
-            self.put("think", thought)
+            takes_thought = not has_thought and not self.dialect.asks_for_thoughts
+            unread = [] if takes_thought else self.loose[:-1]
+            if takes_thought:
+                self._think_before(first[0], answer[0])
+        for span in unread:
+            shown = self.text[slice(*span)][:40]
+            self.issue(
+                "content_unread", f"text that is neither thought nor answer: {shown!r}", span
+            )
+
+    def _think_before(self, start: int, answer_start: int) -> None:
+        """Take what stands before the answer as the thought, if there is anything."""
+        before = self.text[start:answer_start]
+        before = before.removesuffix("<answer>").removesuffix("\\boxed{").rstrip()
+        if before:
+            self.put("think", (start, start + len(before)))
 
 
 class ToolCalls(Dialect):
