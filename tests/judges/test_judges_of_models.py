@@ -79,6 +79,13 @@ def test_what_cannot_be_opened_or_set_is_refused(kind, tmp_path):
         load(kind, str(tmp_path), batch_tokens=0).judge_batch(PAIRS)
 
 
+@pytest.mark.parametrize("network", [bert, tiny_encoder])
+def test_a_model_without_a_head_that_writes_is_no_generator(network, tmp_path):
+    saved(tmp_path, network())
+    with pytest.raises(ConfigError, match=rf"is a {type(network()).__name__}, .* random weights"):
+        load("generator", str(tmp_path))
+
+
 # ---- the encoder, against pooling done by hand, and the judge that compares its vectors
 
 BOTH = ("pooling_mode_cls_token", "pooling_mode_mean_tokens")

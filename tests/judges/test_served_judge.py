@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx2
 import lab
+import msgspec
 import numpy as np
 import pytest
 from agent_rows import file_of
@@ -99,8 +100,8 @@ def asked(url: str, pairs: Sequence[Pair], **settings) -> list[Verdict]:
         return judge.judge_batch(pairs)
 
 
-def numbers(count: int, start: int = 0, premise: str = "evidence") -> list[Pair]:
-    return [Pair(premise, "x" * (1 + number)) for number in range(start, start + count)]
+def numbers(count: int, start: int = 0) -> list[Pair]:
+    return [Pair("evidence", "x" * (1 + number)) for number in range(start, start + count)]
 
 
 # --- the same verdicts
@@ -264,10 +265,11 @@ def test_an_impossible_verdict_is_an_abstention(p):
 
 
 @pytest.mark.parametrize(
-    ("premise", "size", "most"), [("e", 2 * CHUNK + 5, 10**6), ("e" * 200_000, CHUNK, 5 * 10**6)]
+    ("evidence", "size", "most"), [("e", 2 * CHUNK + 5, 10**6), ("e" * 200_000, CHUNK, 5 * 10**6)]
 )
-def test_order_is_kept_over_several_requests(premise, size, most):
-    pairs = numbers(size, premise=premise)
+@pytest.mark.parametrize("text", ["premise", "context"])
+def test_order_is_kept_over_several_requests(evidence, size, most, text):
+    pairs = [msgspec.structs.replace(pair, **{text: evidence}) for pair in numbers(size)]
     with serving(Noting(), body_bytes=most) as (url, judging):
         assert asked(url, [*reversed(pairs), *pairs]) == Noting().judge_batch(
             [*reversed(pairs), *pairs]
@@ -343,6 +345,15 @@ def test_requests_that_the_server_finds_too_large_are_cut():
     assert last.abstained
     assert "413" in last.why
     assert max(judge.batches) <= 10 * 8
+
+
+@pytest.mark.parametrize("text", ["premise", "hypothesis", "question", "context"])
+def test_all_texts_of_a_pair_count_in_its_length(text):
+    texts = {"premise": "e", "hypothesis": "x", "question": "q", "context": "c", text: "x" * 38}
+    with serving(Noting(), pair_chars=40) as (url, _):
+        answer = httpx2.post(f"{url}/judge", json={"pairs": [texts]})
+    assert answer.status_code == 413
+    assert "pair 0 has 41 characters; at most 40" in answer.json()["error"]
 
 
 # --- the wire

@@ -22,6 +22,8 @@ from .launchers import LAUNCHERS
 from .transformers import TransformersGenerator, positions_of
 
 _SAYS_NOTHING = 10**6  # tokenizers without a limit name a huge one
+# What the names of Transformers' classes have in them that write text
+_WRITING = ("CausalLM", "LMHead", "ConditionalGeneration", "BertGenerationDecoder")
 
 
 def open_model(
@@ -154,9 +156,27 @@ def adapter_base(
 
 def open_generator(name: str, **kwargs: Any) -> TransformersGenerator:
     """A causal LM, or a PEFT adapter's directory, as a generator; arguments and errors as
-    `open_model`.
+    `open_model`. A model that was not made to write text is an error, too.
     """
-    return TransformersGenerator(*open_model(AutoModelForCausalLM, name, **kwargs))
+    model, tokenizer = open_model(AutoModelForCausalLM, name, **kwargs)
+    classes = _classes_without_head(model.config)
+    if classes:
+        raise WeightsError(
+            f"the model {name!r} is a {classes}, which does not write text: as a causal LM it "
+            "would have a head with random weights; name a causal LM (a classifier judges with "
+            "the judge 'nli', an encoder with 'embedding')"
+        )
+    return TransformersGenerator(model, tokenizer)
+
+
+def _classes_without_head(config: Any) -> str:
+    """The classes that a model was saved as, if none of them has a head that writes; else empty,
+    also where the configuration does not say.
+    """
+    if "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {}):
+        return ""
+    classes = " ".join(config.architectures or [])
+    return "" if any(name in classes for name in _WRITING) else classes
 
 
 def seed_sampling(seed: int) -> None:

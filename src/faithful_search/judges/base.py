@@ -40,6 +40,11 @@ class Pair(msgspec.Struct, frozen=True, omit_defaults=True):
     task: Task = "support"
     context: str = ""
 
+    @property
+    def characters(self) -> int:
+        """How many characters its texts have together."""
+        return len(self.premise) + len(self.hypothesis) + len(self.question) + len(self.context)
+
 
 class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     """`p` in [0, 1] that the hypothesis follows; `judge` names what said so, its prompt's version

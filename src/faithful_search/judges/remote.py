@@ -208,7 +208,7 @@ def _is_sound(verdict: Verdict) -> bool:
 
 def _chunks(pairs: list[Pair]) -> list[list[Pair]]:
     """What each request asks for: halves of halves until they are small enough."""
-    size = sum(len(pair.premise) + len(pair.hypothesis) + len(pair.question) for pair in pairs)
+    size = sum(pair.characters for pair in pairs)
     if len(pairs) == 1 or (len(pairs) <= CHUNK and size <= CHARACTERS):
         return [pairs]
     half = len(pairs) // 2

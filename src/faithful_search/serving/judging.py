@@ -94,10 +94,11 @@ class Judging(Service):
                 413, f"{len(pairs)} pairs in a request; at most {self.limits.pairs}: send several"
             )
         for place, pair in enumerate(pairs):
-            size = len(pair.premise) + len(pair.hypothesis) + len(pair.question)
-            if size > self.limits.pair_chars:
+            if pair.characters > self.limits.pair_chars:
                 raise HTTPException(
-                    413, f"pair {place} has {size} characters; at most {self.limits.pair_chars}"
+                    413,
+                    f"pair {place} has {pair.characters} characters; at most "
+                    f"{self.limits.pair_chars}",
                 )
         self._pairs.inc(len(pairs))
         tasks = {pair: asyncio.create_task(self._verdict(pair)) for pair in dict.fromkeys(pairs)}
