@@ -256,6 +256,8 @@ TWO_ANSWERS = "<think>a</think><answer>\\boxed{one}</answer><answer> \\boxed{two
         *((name, TWO_ANSWERS, "\\boxed{one}") for name in ("pou", "deep_researcher")),
         *((name, TWO_ANSWERS, "\\boxed{two}") for name in ("pokee", "search_r1")),
         ("research", TWO_ANSWERS, "two"),
+        ("openai", "<answer>one</answer>, or <answer>two</answer>", "two"),
+        ("openai", "<answer>the tags <answer>x</answer></answer>", "the tags <answer>x</answer>"),
     ],
 )
 def test_which_answer_counts_with_tags_and_without(

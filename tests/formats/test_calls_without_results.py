@@ -28,7 +28,9 @@ TWO = agent(None, call("1"), call("2"))
 
 # answers that are handed in beside other calls
 
-BOTH = agent(None, call("1"), call("2", "final_answer", answer="Veldt"))
+VELDT = call("2", "final_answer", answer="Veldt")
+HANDED_IN = agent(None, VELDT)
+BOTH = agent(None, call("1"), VELDT)
 AFTER = {
     "tool messages": [tool(PAGE, "1"), tool("ok", "2"), user(NEXT)],
     "parts": [user(result("1", PAGE), result("2", "ok"), text(NEXT))],
@@ -57,6 +59,20 @@ def test_a_call_after_an_answer_was_handed_in_leaves_the_answer():
     trajectory = parse(chat)
     assert trajectory.answer == "Veldt"
     assert returned(trajectory) == [[PAGE], [PAGE]]
+
+
+@pytest.mark.parametrize("first", [[BOTH, tool(PAGE, "1")], [HANDED_IN, tool("no", "2")]])
+def test_an_answer_that_is_handed_in_anew_leaves_the_one_before(first):
+    again = call("3", "final_answer", answer="Oslo")
+    trajectory = parse([ASKED, *first, agent(None, again)])
+    assert answers(trajectory) == ["Veldt", "Oslo"]
+    assert trajectory.answer == "Oslo"
+
+
+def test_an_answer_that_is_handed_in_twice_is_one():
+    twice = parse([ASKED, HANDED_IN, tool("ok", "2"), HANDED_IN])
+    assert answers(twice) == ["Veldt"]
+    assert kinds(twice) == []
 
 
 # calls without a result

@@ -73,12 +73,14 @@ class OpenAI(ToolCalls):
     }
 
     def find_answer(self, text: str, span: Span) -> Span | None:
-        """The whole text, or what stands between answer tags in it, or in the box that is all it
-        says.
+        """The whole text, or what stands between answer tags in it (between the last ones), or in
+        the box that is all it says.
         """
         start, end = text.find("<answer>", *span), text.rfind("</answer>", *span)
         if span[0] <= start < end:
-            return start + len("<answer>"), end
+            closed = text.rfind("</answer>", start, end)
+            last = text.find("<answer>", closed, end) if closed >= 0 else -1
+            return max(start, last) + len("<answer>"), end
         boxed = _BOXED.fullmatch(text, *span)
         return boxed.span("answer") if boxed else span
 

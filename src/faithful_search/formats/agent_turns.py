@@ -12,8 +12,8 @@ def as_turns(chat: Iterable[Message], paired: bool = False) -> Iterator[Message]
 
     Args:
         paired: results stand right behind the turns whose calls they answer. Then words behind a
-            call that nothing answered are a turn of their own, and so is an answer handed in there
-            or before a call.
+            call that nothing answered are a turn of their own, and so is an answer handed in there,
+            before a call or after another answer.
 
     Example:
         >>> chat = [Message("assistant", "I"), Message("assistant", "go")]
@@ -91,7 +91,11 @@ def split_behind_calls(turn: Message) -> tuple[Message, Message | None]:
 
 
 def _stand_apart(message: Message, follower: Message) -> bool:
-    """Whether one of two messages of the agent calls something and the other is an answer."""
+    """Whether one of two messages of the agent calls something and the other is an answer, or they
+    hand in different answers.
+    """
     if follower.requests:
         return bool(message.answers)
+    if message.answers and follower.answers:
+        return message.answers != follower.answers
     return bool(message.requests) and bool(follower.answers or follower.content.strip())
