@@ -24,6 +24,7 @@ from tqdm.auto import tqdm
 from faithful_search.measure.behaviour import POOLED_ENTROPY, normalized_entropy
 from faithful_search.measure.evaluation import ENTROPY, Evaluation
 from faithful_search.measure.seeds import (
+    UNBOUNDED,
     Crossed,
     crossed,
     difference_of_tables,
@@ -121,7 +122,8 @@ def both_sides(rng: Rng, setting: Setting) -> tuple[Floats, Floats]:
 
 
 def table(values: Floats, binary: bool) -> Crossed:
-    return Crossed(values, n=values.shape[1], shares=binary)
+    bounds = (0.0, 1.0) if binary else UNBOUNDED
+    return Crossed(values, n=values.shape[1], shares=binary, bounds=bounds)
 
 
 def mean_over_questions(rng: Rng, setting: Setting) -> Estimate:

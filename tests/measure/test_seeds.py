@@ -94,8 +94,31 @@ def test_starts_that_differ_but_gain_alike_have_a_narrow_change():
     starts = [run([1.0] * right + [0.0] * (40 - right)) for right in (8, 24)]
     trained = [run([1.0] * right + [0.0] * (36 - right) + [1.0] * 4) for right in (8, 24)]
     change = change_over_seeds(starts, trained, "em")
-    by_hand = mean_ci([0.0] * 36 + [1.0] * 4, bounds=(-math.inf, math.inf))
+    by_hand = difference_ci([0.0] * 36 + [1.0] * 4, smallest=1 / 2)
     assert [change.value, change.low] == pytest.approx([by_hand.value, by_hand.low])
+
+
+SAME = run([1.0] * 40, {"a": [2] * 40, "b": [0] * 40})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "metric"),
+    [(NONE, NONE, "em"), (NONE, ALL, "em"), (HALF, HALF, "em"), (SAME, SAME, "tool_entropy")],
+)
+def test_a_change_that_is_the_same_everywhere_has_the_width_of_a_difference(before, after, metric):
+    change = change_over_seeds([before] * 3, [after] * 3, metric)
+    assert change == difference_over_seeds([before] * 3, [after] * 3, metric)
+    assert change.low < change.high
+
+
+def test_intervals_over_seeds_end_at_the_bounds_of_the_result():
+    half = run([1.0] * 40, {"a": [2] * 20 + [0] * 20, "b": [0] * 20 + [2] * 20})
+    mean = over_seeds([SAME, half], "tool_entropy")
+    assert (mean.low, mean.high) == (0.0, 1.0)
+    change = change_over_seeds([SAME, SAME], [half, SAME], "tool_entropy")
+    assert (change.low, change.high) == (-1.0, 1.0)
+    of_shares = change_over_seeds([NONE, NONE], [ALL, HALF], "em")
+    assert (of_shares.low, of_shares.high) == (-1.0, 1.0)
 
 
 def test_runs_without_their_starts_are_refused():

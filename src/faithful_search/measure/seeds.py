@@ -61,6 +61,7 @@ class Crossed(NamedTuple):
             what each question adds to the run's value.
         n: the number of questions with a value in at least one run.
         shares: whether all rollouts have the value 0 or 1.
+        bounds: the lowest and the highest possible value of a run.
         reach: how far the intervals of single runs reach below and above their values in the mean,
             where nearly all questions of each run are alike; else (0, 0). See `pooled_estimate`.
     """
@@ -68,6 +69,7 @@ class Crossed(NamedTuple):
     values: Floats
     n: int
     shares: bool
+    bounds: tuple[float, float] = UNBOUNDED
     reach: tuple[float, float] = (0.0, 0.0)
 
 
@@ -148,8 +150,9 @@ def change_over_seeds(
     second = crossed(after, metric, questions)
     if first is None or second is None:
         return NOTHING
-    changes = Crossed(second.values - first.values, min(first.n, second.n), shares=False)
-    return mean_of_sets([changes])
+    changes = second.values - first.values
+    side = _spread(changes.mean(axis=1), _residual(changes))
+    return _difference(first, second, [side])
 
 
 def mean_of_sets(tables: Sequence[Crossed]) -> Estimate:
@@ -157,27 +160,36 @@ def mean_of_sets(tables: Sequence[Crossed]) -> Estimate:
     the same runs, in the same order.
     """
     means_of_runs = np.mean([table.values.mean(axis=1) for table in tables], axis=0)
-    residual = sum(_residual(table) for table in tables) / len(tables) ** 2
+    residual = sum(_residual(table.values) for table in tables) / len(tables) ** 2
     by_set = {str(place): _over_questions(table) for place, table in enumerate(tables)}
-    bounds = (0.0, 1.0) if all(table.shares for table in tables) else UNBOUNDED
-    return _widened(macro_mean(by_set), [_spread(means_of_runs, residual)], bounds)
+    least, most = np.mean([table.bounds for table in tables], axis=0)
+    spread = _spread(means_of_runs, residual)
+    return _widened(macro_mean(by_set), [spread], (float(least), float(most)))
 
 
 def difference_of_tables(first: Crossed, second: Crossed) -> Estimate:
     """The mean of the second table minus that of the first, paired by question."""
+    sides: list[Spread] = []
+    for table in (first, second):
+        sides.append(_spread(table.values.mean(axis=1), _residual(table.values)))
+    return _difference(first, second, sides)
+
+
+def _difference(first: Crossed, second: Crossed, sides: Sequence[Spread]) -> Estimate:
+    """The mean of the second table minus that of the first, paired by question; `sides` say what
+    seeds add to its interval.
+    """
     change = second.values.mean(axis=0) - first.values.mean(axis=0)
     smallest = None
-    bounds = UNBOUNDED
     if first.shares and second.shares:
         # A mean of S values 0 or 1 changes by 1/S at least
         smallest = 1 / min(len(first.values), len(second.values))
-        bounds = (-1.0, 1.0)
     paired = difference_ci(change, smallest)
     if any(first.reach) and any(second.reach):
         below = math.hypot(second.reach[0], first.reach[1])
         above = math.hypot(second.reach[1], first.reach[0])
         paired = _at_least(paired, below, above)
-    sides = [_spread(table.values.mean(axis=1), _residual(table)) for table in (first, second)]
+    bounds = second.bounds[0] - first.bounds[1], second.bounds[1] - first.bounds[0]
     estimate = _widened(paired, sides, bounds)
     return msgspec.structs.replace(estimate, n=min(first.n, second.n))
 
@@ -198,10 +210,15 @@ def crossed(
     if len(present) < len(rows):
         return None
     with_value = np.any([row.with_value for row in present], axis=0)
+    shares = all(row.shares for row in present)
+    bounds = (0.0, 1.0) if shares else UNBOUNDED
+    if metric in POOLED:
+        bounds = POOLED[metric][1].bounds
     return Crossed(
         values=np.array([row.values for row in present]),
         n=int(with_value.sum()),
-        shares=all(row.shares for row in present),
+        shares=shares,
+        bounds=bounds,
         reach=_mean_reach(runs, metric),
     )
 
@@ -282,9 +299,10 @@ def _by_question(run: Evaluation, metric: str, questions: Sequence[str]) -> _Row
     return _Row(weighted, with_value, shares)
 
 
-def _residual(table: Crossed) -> float:
-    """C: the variance of the mean that neither seeds nor questions explain."""
-    values = table.values
+def _residual(values: Floats) -> float:
+    """C: the variance of the mean of values of the shape (runs, questions) that neither seeds nor
+    questions explain.
+    """
     runs, questions = values.shape
     if runs < 2 or questions < 2:
         return 0.0
