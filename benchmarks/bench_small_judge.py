@@ -1,14 +1,15 @@
-"""How many pairs a second the small span judge takes, beside a judge of LettuceDetect's
-architecture, in one run on the same pairs.
+"""How many pairs a second the small judges take, `counted` and `span`, beside a judge of
+LettuceDetect's architecture, in one run on the same pairs.
 
-Both are untrained: how long they take depends on their sizes, not on what their weights say. The
-span judge has the sizes of `recipes/configs/rm_minilm.yaml` (six layers of 384, 8 bits,
-onnxruntime) and its windows, or is that of `--model DIR`; the other is a ModernBERT of its base size (22 layers of
-768, float32, PyTorch), opened as the judge `lettuce`. A pair has 400 words, 30 of them the claim.
-They take turns, so that other load falls on both. The larger judge reads the first `--beside`
-pairs alone, since 100,000 would take it a day.
+`span` and the larger judge are untrained: how long they take depends on their sizes, not on what
+their weights say. The span judge has the sizes of `recipes/configs/rm_minilm.yaml` (six layers of
+384, 8 bits, onnxruntime) and long windows, or is that of `--model DIR`; the other is a ModernBERT
+of its base size (22 layers of 768, float32, PyTorch), opened as the judge `lettuce`. A pair has 400
+words, 30 of them the claim. They take turns, so that other load falls on all. `span` reads the
+first `--span` pairs and the larger judge the first `--beside`: 100,000 would take them an hour and
+more than a day.
 
-    OMP_NUM_THREADS=1 python benchmarks/bench_small_judge.py [--model DIR] [--pairs 100000] [--beside 16]
+    OMP_NUM_THREADS=1 python benchmarks/bench_small_judge.py [--model DIR] [--pairs 100000] [--span 200] [--beside 16]
 """
 
 import argparse
@@ -32,7 +33,7 @@ from transformers import (
 
 from faithful_search.distil.span_export import export
 from faithful_search.distil.span_model import SpanModel
-from faithful_search.judges import Judge, Pair
+from faithful_search.judges import CountedJudge, Judge, Pair
 from faithful_search.judges.distilled import JudgeFile
 from faithful_search.judges.lettuce import LettuceJudge
 from faithful_search.judges.span import SpanJudge
@@ -44,7 +45,8 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, help="directory of a span judge")
-    parser.add_argument("--pairs", type=int, default=200, help="pairs for the span judge")
+    parser.add_argument("--pairs", type=int, default=200, help="pairs for counted")
+    parser.add_argument("--span", type=int, default=200, help="pairs for span")
     parser.add_argument("--beside", type=int, default=16, help="pairs for the larger judge")
     parser.add_argument("--turns", type=int, default=3, help="parts in which they take turns")
     options = parser.parse_args()
@@ -53,18 +55,22 @@ def main() -> None:
     small = SpanJudge.open(str(options.model)) if options.model else untrained_span()
     large = untrained_lettuce()
     pairs = [a_pair(rng) for _ in range(options.pairs)]
-    speeds: dict[str, list[float]] = {"span": [], "lettuce": []}
+    judges: dict[str, Judge] = {"counted": CountedJudge(), "span": small, "lettuce": large}
+    counts = {"counted": options.pairs, "span": options.span, "lettuce": options.beside}
+    speeds: dict[str, list[float]] = {name: [] for name in judges}
     for turn in range(options.turns):
-        speeds["span"].append(speed(small, pairs[turn :: options.turns]))
-        speeds["lettuce"].append(speed(large, pairs[: options.beside][turn :: options.turns]))
+        for name, judge in judges.items():
+            speeds[name].append(speed(judge, pairs[: counts[name]][turn :: options.turns]))
     threads = torch.get_num_threads()
-    print(f"{options.pairs:,} pairs of {WORDS_OF_PAIR} words, {threads} threads, seed {SEED}")
-    print("| judge | pairs | pairs a CPU second | ms a pair |\n|---|---|---|---|")
+    print(f"pairs of {WORDS_OF_PAIR} words, {threads} threads, seed {SEED}")
+    print(
+        "| judge | pairs | pairs a CPU second | ms a pair | times lettuce |\n|---|---|---|---|---|"
+    )
     medians = {name: statistics.median(parts) for name, parts in speeds.items()}
-    counts = {"span": options.pairs, "lettuce": min(options.beside, options.pairs)}
     for name, median in medians.items():
-        print(f"| {name} | {counts[name]:,} | {median:.1f} | {1000 / median:.1f} |")
-    print(f"span is {medians['span'] / medians['lettuce']:.1f} times as fast")
+        times = median / medians["lettuce"]
+        count = min(counts[name], options.pairs)
+        print(f"| {name} | {count:,} | {median:.1f} | {1000 / median:.2f} | {times:.1f} |")
 
 
 def a_pair(rng: random.Random) -> Pair:

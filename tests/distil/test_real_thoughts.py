@@ -7,7 +7,6 @@ import pytest
 from faithful_search.distil.real_thoughts import (
     RealThought,
     answered_pairs,
-    dates_of,
     edited_thoughts,
     places_of,
     presumed_label,
@@ -53,10 +52,6 @@ def test_answers_and_dates_say_what_a_label_may_be(evidence, text, label):
 @pytest.mark.parametrize("answers", [(), ("yes",), ("no",), ("Blue Pier",)])
 def test_an_answer_that_tells_nothing_gives_no_label(answers):
     assert presumed_label(thought(BOTH, SEARCHES, answers)) is None
-
-
-def test_dates_are_read_in_both_orders():
-    assert dates_of("May 3, 1902 and 3 May 1902") == {(1902, "May", 3)}
 
 
 def test_wrong_words_have_their_places():

@@ -186,7 +186,7 @@ def test_flags_reach_the_judge_or_leave_its_defaults():
 @pytest.mark.parametrize(
     ("judge", "model", "url", "more", "said"),
     [
-        ("oracle", None, None, {}, "unknown judge 'oracle'; there are: containment, embedding"),
+        ("oracle", None, None, {}, "unknown judge 'oracle'; there are: containment, counted"),
         ("nli", "some/model", URL, {}, "goes with the judge 'endpoint' or 'remote', not 'nli'"),
         ("nli", None, None, {}, "'nli' needs a model"),
         ("endpoint", "served", URL, {"judge_prices": "1"}, "prices '1' are two numbers"),

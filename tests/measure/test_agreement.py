@@ -346,6 +346,13 @@ def audited(path, judge, metric="info_think_faithfulness", texts=("0 1", "2 3 4"
     return file_of(path, [*records, {"row": 99, "digest": "dd", "error": "half a line"}])
 
 
+@pytest.mark.parametrize("ending", ["lexical", "counted", "containment"])
+def test_audits_by_words_have_the_pairs_of_one_by_a_model(ending, tmp_path):
+    one = audited(tmp_path / "one.jsonl", knowing())
+    two = audited(tmp_path / "two.jsonl", GroundingJudge(), f"info_think_{ending}")
+    assert [row.source for row in from_scores([one, two], **DRAWS).between] == ["info_think"]
+
+
 def test_two_audits_are_compared_with_a_persons_labels(tmp_path):
     one = audited(tmp_path / "one.jsonl", knowing())
     two = audited(tmp_path / "two.jsonl", GroundingJudge(), "info_think_lexical")

@@ -36,7 +36,7 @@ Edit = Callable[[str, Sequence[str], random.Random], Edited | None]
 """Takes a statement, texts from which other names and numbers may come, and the random numbers."""
 
 _WORDS = bundled_json("statement_edits.json")
-MONTHS: list[str] = _WORDS["months"]
+_MONTHS: list[str] = _WORDS["months"]
 RELATIONS: dict[str, str] = {
     word: opposite for pair in _WORDS["relations"] for word, opposite in (pair, pair[::-1])
 }
@@ -50,9 +50,9 @@ _NAME = re.compile(
 _NUMBER = re.compile(r"(?<![\w.,-])\d+(?:,\d{3})*(?:\.\d+)?(?![\w]|[.,]\d|-\d)")
 _AUXILIARY = re.compile(r"\b(?:is|was|are|were|has|had|can|could|will|would|did|does)\b(?! not\b)")
 _NOT = re.compile(r"\b(?:is|was|are|were|has|had|can|could|will|would|did|does)( not)\b")
-_DAY_FIRST = re.compile(rf"\b(\d{{1,2}}) ({'|'.join(MONTHS)}) (\d{{4}})\b")
-_MONTH_FIRST = re.compile(rf"\b({'|'.join(MONTHS)}) (\d{{1,2}}), (\d{{4}})\b")
-_DATE = re.compile(rf"\b(?:{'|'.join(MONTHS)})\b")
+_DAY_FIRST = re.compile(rf"\b(\d{{1,2}}) ({'|'.join(_MONTHS)}) (\d{{4}})\b")
+_MONTH_FIRST = re.compile(rf"\b({'|'.join(_MONTHS)}) (\d{{1,2}}), (\d{{4}})\b")
+_DATE = re.compile(rf"\b(?:{'|'.join(_MONTHS)})\b")
 _BRACKETS = re.compile(r"(?<!\s)\s*\([^()]*\)")
 _ASIDE = re.compile(r", (?:which|who|where|whose|including|especially|also known as)\b[^,.]*,?")
 _LAST_CLAUSE = re.compile(
@@ -127,7 +127,7 @@ def other_date(statement: str, texts: Sequence[str], rng: random.Random) -> Edit
     """Another month, or a year some years off."""
     month = _DATE.search(statement)
     if month is not None and rng.random() < 0.5:
-        new = rng.choice([name for name in MONTHS if name != month[0]])
+        new = rng.choice([name for name in _MONTHS if name != month[0]])
         return _exchanged(statement, month[0], new, "date")
     years = [n for n in _NUMBER.findall(statement) if re.fullmatch(r"1[0-9]{3}|20[0-2][0-9]", n)]
     if not years:

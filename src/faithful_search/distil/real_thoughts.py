@@ -15,24 +15,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ..judges.counts import dates_of, goes_on, searches
 from ..text import normalize, sentences
-from .edits import ERRORS, MONTHS, Edited, Span, exchange
+from .edits import ERRORS, Edited, Span, exchange
 from .passage_pairs import PairRow
 
-_DENIES = re.compile(
-    r"\b(?:could ?n[o']t|did ?n[o']t|do(?:es)? ?n[o']t|no|not) (?:\w+ ){0,4}?"
-    r"(?:find|mention|specific|information|direct|provide|explicit|clear)|\bunknown\b",
-    re.IGNORECASE,
-)
-_SEARCHES = re.compile(
-    r"\b(?:search query|another search|I(?:'ll| will) search|query to search|search for|find out)",
-    re.IGNORECASE,
-)
-_MONTH = "|".join(MONTHS)
-_DATE = re.compile(
-    rf"\b(?:(?P<month>{_MONTH}) (?P<day>\d{{1,2}}), |(?P<first>\d{{1,2}}) (?P<second>{_MONTH}) )"
-    r"(?P<year>\d{4})\b"
-)
 _SHORTEST_ANSWER = 3
 _EXCHANGED = ("name", "number", "date")
 
@@ -72,7 +59,7 @@ def presumed_label(thought: RealThought) -> bool | None:
         return bool(in_evidence) or None
     returned = _holds(thought.premise, answers)
     stated = _holds(thought.hypothesis, answers)
-    if not _goes_on(thought.hypothesis):
+    if not goes_on(thought.hypothesis):
         return returned if stated else None
     if returned:
         return None if stated else False
@@ -108,35 +95,20 @@ def answered_pairs(
     are what other searches for the same question returned.
     """
     answers = _telling_answers(thought)
-    if not answers or not _goes_on(thought.hypothesis) or _holds(thought.hypothesis, answers):
+    if not answers or not goes_on(thought.hypothesis) or _holds(thought.hypothesis, answers):
         return
     here = thought.premise.split("\n\n")
     telling = [passage for passage in here if _holds(passage, answers)]
     if not telling:
-        others = [passage for passage in passages if _holds(passage, answers)]
-        if others:
-            more = [*here]
-            more.insert(rng.randint(0, len(here)), rng.choice(others))
-            yield _pair(thought, "answered", False, premise="\n\n".join(more), spans=None)
+        elsewhere = [passage for passage in passages if _holds(passage, answers)]
+        if elsewhere:
+            longer = [*here]
+            longer.insert(rng.randint(0, len(here)), rng.choice(elsewhere))
+            yield _pair(thought, "answered", False, premise="\n\n".join(longer), spans=None)
         return
     remaining = "\n\n".join(passage for passage in here if passage not in telling)
     if remaining and _is_grounded(thought.hypothesis, remaining, thought.premise):
         yield _pair(thought, "unanswered", True, premise=remaining)
-
-
-def dates_of(text: str) -> set[tuple[int, str, int]]:
-    """Year, month and day of the full dates in a text.
-
-    Example:
-        >>> dates_of("From May 3, 1902 to 4 June 1911.") == {(1902, "May", 3), (1911, "June", 4)}
-        True
-    """
-    dates = set()
-    for match in _DATE.finditer(text):
-        month = match["month"] or match["second"]
-        day = match["day"] or match["first"]
-        dates.add((int(match["year"]), month, int(day)))
-    return dates
 
 
 def places_of(text: str, parts: Sequence[str]) -> tuple[Span, ...]:
@@ -147,10 +119,6 @@ def places_of(text: str, parts: Sequence[str]) -> tuple[Span, ...]:
         if start >= 0 and part:
             spans.append((start, start + len(part)))
     return tuple(spans)
-
-
-def _goes_on(thought: str) -> bool:
-    return bool(_DENIES.search(thought) or _SEARCHES.search(thought))
 
 
 def _telling_answers(thought: RealThought) -> list[str]:
@@ -172,7 +140,7 @@ def _sentence_places(thought: RealThought) -> list[Span]:
     for sentence in sentences(thought.hypothesis):
         start = thought.hypothesis.index(sentence, end)
         end = start + len(sentence)
-        if not _SEARCHES.search(sentence):
+        if not searches(sentence):
             places.append((start, end))
     return places
 

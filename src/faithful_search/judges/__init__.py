@@ -14,9 +14,10 @@ from .base import (
     Writer as Writer,
 )
 from .containment import ContainmentJudge as ContainmentJudge
+from .counted import CountedJudge as CountedJudge
 from .lexical import GroundingJudge as GroundingJudge
 
-WORDS = ("lexical", "containment")
+WORDS = ("lexical", "counted", "containment")
 """Those that compare words; results that they made are named after them."""
 
 
@@ -48,6 +49,7 @@ def load(kind: str, model: str | None = None, **settings: Any) -> Judge:
     | kind | model | settings |
     |---|---|---|
     | lexical | none | those of `GroundingJudge`, which counts the words that are found |
+    | counted | none | `weights_of_tasks` of `CountedJudge`, which weighs where words are found |
     | containment | none | `ContainmentJudge` has none; it looks for the whole text as it stands |
     | facts | none | none; it knows the facts of the bundled questions |
     | embedding | an encoder, Hub id or directory | those of `EmbeddingJudge.from_pretrained` |

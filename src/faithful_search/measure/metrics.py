@@ -29,9 +29,11 @@ SHORT = 20
 thought. Recorded short answers have at most 17.
 """
 LEXICAL = "words are compared, not meaning"
+COUNTED = f"{LEXICAL}, and weighed as labels taught"
 CONTAINMENT = "it is looked for as it stands, word for word"
 WARNINGS = {
     "lexical": f"{LEXICAL}; docs/judges.md measures how far that can be trusted",
+    "counted": f"{COUNTED}; docs/judges.md measures how far that can be trusted",
     "containment": f"{CONTAINMENT}; a paraphrase or a whole sentence is rarely found",
 }
 """The warnings beside results that rest on the comparison of words, by the ending of their
@@ -39,6 +41,7 @@ names.
 """
 MADE_BY = {
     "lexical": LEXICAL,
+    "counted": COUNTED,
     "containment": CONTAINMENT,
     "faithfulness": "",
     "facts": "by the bundled world's facts",

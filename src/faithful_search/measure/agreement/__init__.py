@@ -23,7 +23,7 @@ import msgspec
 
 from ...errors import ConfigError, DataError
 from ...json_lines import read_lines
-from ...judges import Judge, Verdict, prompting
+from ...judges import WORDS, Judge, Verdict, prompting
 from ...reading.files import PathLike
 from ..ledger import Records, ask_in_parts
 from ..report import aligned, interval
@@ -459,7 +459,9 @@ def _recorded(path: PathLike) -> tuple[str, dict[_Place, Verdict]]:
             parts = cell.score.parts
             if name.endswith("_sub_em") or not parts.get("pairs"):
                 continue  # no judge is asked: strings are compared
-            metric = name.removesuffix("_lexical").removesuffix("_faithfulness")
+            metric = name
+            for ending in (*WORDS, "faithfulness"):
+                metric = metric.removesuffix(f"_{ending}")
             # No judge was asked about a settled pair, such as a search without a thought
             judged = [pair for pair in parts["pairs"] if not pair.get("settled")]
             for number, pair in enumerate(judged):

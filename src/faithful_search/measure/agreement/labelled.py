@@ -176,7 +176,8 @@ def parse_judge(spec: str, trust_remote_code: bool = False) -> tuple[str, Judge]
     """The name of a judge and the judge, from its specification on a command line:
 
     ```
-    lexical | containment | embedding:MODEL | nli:MODEL | generator:MODEL | endpoint:MODEL@URL | remote:URL
+    lexical | counted | containment | embedding:MODEL | nli:MODEL | generator:MODEL
+    endpoint:MODEL@URL | remote:URL
     minicheck | hhem | lettuce | factcg | granite | one of these with :MODEL | span:MODEL | labels:PATH
     ```
 

@@ -1,0 +1,211 @@
+"""What is counted of a pair, beside the comparison of words: where in the evidence the words of the
+hypothesis stand, and whether they stand together.
+
+| of a claim (`support`) | |
+|---|---|
+| `words` | p of the comparison of words (`GroundingJudge`) |
+| `together` | the most of its words in two neighbouring sentences |
+| `halves` | the same of each half of the claim; the lesser |
+| `beyond_question` | of its words beyond the question, the share in those two sentences |
+| `neighbours` | of its pairs of neighbouring words, those that are neighbours in the evidence |
+| `missing_names` | how many of its names and numbers stand nowhere |
+| `denies_alone` | 1 if it says "not" or "no", and the evidence never does |
+| `speaks` | 1 if it says "I", "we" or "you" |
+| `length`, `length_squared` | log(1 + words of the evidence), and the square of it less 4 |
+
+A thought denies if it says that something was not found, and goes on if it denies or searches.
+
+| of a thought (`info_think`) | |
+|---|---|
+| `words` | as above |
+| `dates_missing` | 1 if it gives full dates, and none of them stands in the evidence |
+| `dates_found` | how many do, at most 2 |
+| `asked_is_near` | if it goes on: of what is asked and not said yet, the most in two sentences |
+| `denied_is_near` | if it denies: of the question's words, the most in two sentences |
+| `sought_is_near` | if it searches without that: of what it seeks, the most in one sentence |
+| `first_names` | of the names in its first finding, the most in one passage |
+| `first_together` | of the words of its first finding, the most in two sentences |
+| `findings` | the mean over its findings of the most in one passage |
+| `finds_nothing` | 1 if it states no finding |
+
+Shares are between 0 and 1. Words are compared as `lexical.stems` has them.
+"""
+
+import math
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import pairwise
+
+from ..bundled import bundled_json
+from ..text import sentences
+from .base import Pair, Task
+from .lexical import GroundingJudge, claims, stems
+
+Stems = frozenset[str]
+_WORDS = GroundingJudge()
+_MONTH = "|".join(bundled_json("statement_edits.json")["months"])
+_DATE = re.compile(
+    rf"\b(?:(?P<month>{_MONTH}) (?P<day>\d{{1,2}}), |(?P<first>\d{{1,2}}) (?P<second>{_MONTH}) )"
+    r"(?P<year>\d{4})\b"
+)
+_DENIES = re.compile(
+    r"\b(?:could ?n[o']t|did ?n[o']t|do(?:es)? ?n[o']t|no|not) (?:\w+ ){0,4}?"
+    r"(?:find|mention|specific|information|direct|provide|explicit|clear)|\bunknown\b",
+    re.IGNORECASE,
+)
+_SEARCHES = re.compile(
+    r"\b(?:search query|another search|I(?:'ll| will) search|query to search|search for|find out)",
+    re.IGNORECASE,
+)
+_PLANS = re.compile(
+    r"^\W*(?:Step \d|Now,? (?:I|let)|Next|I need|Let me|Let's|I should)|I'll |I will |query",
+    re.IGNORECASE,
+)
+_DENIAL = re.compile(r"(?:,? and |,? but )?I could ?n[o']t")
+_SHORTEST_FINDING = 20
+_MOST_DATES = 2
+_USUAL_LENGTH = 4.0
+_NEGATION = re.compile(r"\b(?:not|no|never|nor|without|none)\b", re.IGNORECASE)
+_SPEAKER = re.compile(r"\b(?:I|you|my|me|we)\b")
+
+
+def counts(pair: Pair) -> dict[str, float]:
+    """What is counted of a pair, by name; empty for tasks in which nothing is."""
+    counting = _COUNTING.get(pair.task)
+    if counting is None:
+        return {}
+    return {"words": _WORDS.judge_batch([pair])[0].p or 0.0, **counting(pair)}
+
+
+def goes_on(thought: str) -> bool:
+    """Whether a thought searches on, or says that something was not found.
+
+    Example:
+        >>> goes_on("I couldn't find specific information about her school.")
+        True
+    """
+    return bool(_DENIES.search(thought) or _SEARCHES.search(thought))
+
+
+def searches(sentence: str) -> bool:
+    """Whether a sentence of a thought says that it will search."""
+    return _SEARCHES.search(sentence) is not None
+
+
+def dates_of(text: str) -> set[tuple[int, str, int]]:
+    """Year, month and day of the full dates in a text.
+
+    Example:
+        >>> dates_of("From May 3, 1902 to 4 June 1911.") == {(1902, "May", 3), (1911, "June", 4)}
+        True
+    """
+    dates = set()
+    for match in _DATE.finditer(text):
+        month = match["month"] or match["second"]
+        day = match["day"] or match["first"]
+        dates.add((int(match["year"]), month, int(day)))
+    return dates
+
+
+def _of_claim(pair: Pair) -> dict[str, float]:
+    words = _stem_list(pair.hypothesis)
+    claimed = frozenset(words)
+    in_order = _stem_list(pair.premise)
+    windows = _windows(sentences(pair.premise))
+    best = max(windows, key=lambda window: _share(claimed, window))
+    middle = max(1, len(words) // 2)
+    halves = [half for half in (words[:middle], words[middle:]) if half]
+    neighbours = set(pairwise(in_order))
+    pairs = list(pairwise(words))
+    names = _names(pair.hypothesis)
+    length = math.log(1 + len(in_order))
+    denies = _NEGATION.search(pair.hypothesis) and not _NEGATION.search(pair.premise)
+    return {
+        "together": _share(claimed, best),
+        "halves": min((_most(frozenset(half), windows) for half in halves), default=1.0),
+        "beyond_question": _share(claimed - _stems(pair.question), best, empty=1.0),
+        "neighbours": sum(each in neighbours for each in pairs) / max(len(pairs), 1),
+        "missing_names": float(len(names.difference(in_order))),
+        "denies_alone": float(bool(denies)),
+        "speaks": float(_SPEAKER.search(pair.hypothesis) is not None),
+        "length": length,
+        "length_squared": (length - _USUAL_LENGTH) ** 2,
+    }
+
+
+def _of_thought(pair: Pair) -> dict[str, float]:
+    statements = sentences(pair.hypothesis)
+    denials = [sentence for sentence in statements if _DENIES.search(sentence)]
+    seeking = [sentence for sentence in statements if searches(sentence)]
+    plans = [sentence for sentence in statements if _PLANS.search(sentence)]
+    findings = _findings(statements, [*denials, *seeking, *plans], denials)
+    of_findings = [_stems(finding) for finding in findings]
+    of_findings = [finding for finding in of_findings if finding]
+    # behind a word, so that a capital at the beginning counts
+    names = [_names(f"in {finding}") for finding in findings]
+    names = [names_of_finding for names_of_finding in names if names_of_finding]
+    evidence = [_stems(sentence) for sentence in sentences(pair.premise)] or [frozenset()]
+    passages = [_stems(passage) for passage in pair.premise.split("\n\n")]
+    windows = _windows(sentences(pair.premise))
+    of_question = _stems(pair.question)
+    unsaid = of_question.difference(*of_findings)
+    sought: Stems = frozenset().union(
+        *(_stems(_DENIAL.split(sentence)[-1]) for sentence in [*denials, *seeking, *plans])
+    )
+    dates = dates_of(pair.hypothesis)
+    dates_there = dates & dates_of(pair.premise)
+    further = bool(denials or seeking)
+    in_passages = [_most(finding, passages) for finding in of_findings]
+    return {
+        "dates_missing": float(bool(dates) and not dates_there),
+        "dates_found": float(min(len(dates_there), _MOST_DATES)),
+        "asked_is_near": _most(unsaid, windows) if further else 0.0,
+        "denied_is_near": _most(of_question, windows) if denials else 0.0,
+        "sought_is_near": _most(sought, evidence) if seeking and not denials else 0.0,
+        "first_names": _most(names[0], passages) if names else 1.0,
+        "first_together": _most(of_findings[0], windows) if of_findings else 1.0,
+        "findings": sum(in_passages) / len(in_passages) if in_passages else 1.0,
+        "finds_nothing": float(not findings),
+    }
+
+
+_COUNTING: Mapping[Task, Callable[[Pair], dict[str, float]]] = {
+    "support": _of_claim,
+    "info_think": _of_thought,
+}
+
+
+def _findings(
+    statements: Sequence[str], no_findings: Collection[str], denials: Sequence[str]
+) -> list[str]:
+    """What a thought says it found: its other sentences, and what stands before a denial."""
+    findings = [sentence for sentence in statements if sentence not in no_findings]
+    before_denials = [_DENIAL.split(sentence)[0] for sentence in denials]
+    return findings + [text for text in before_denials if len(text) > _SHORTEST_FINDING]
+
+
+def _stem_list(text: str) -> list[str]:
+    return [stem for _, _, stem in stems(text) if stem]
+
+
+def _stems(text: str) -> Stems:
+    return frozenset(_stem_list(text))
+
+
+def _names(text: str) -> Stems:
+    """The stems of the names and numbers of a text."""
+    return _stems(" ".join(key for key, word in claims(text).items() if word.marked))
+
+
+def _windows(statements: Sequence[str]) -> list[Stems]:
+    """Each two neighbouring sentences, and each alone."""
+    alone = [_stems(sentence) for sentence in statements] or [frozenset()]
+    return [first | second for first, second in pairwise(alone)] + alone
+
+
+def _share(words: Stems, there: Stems, empty: float = 0.0) -> float:
+    return len(words & there) / len(words) if words else empty
+
+
+def _most(words: Stems, places: Sequence[Stems]) -> float:
+    return max((_share(words, there) for there in places), default=0.0)
