@@ -79,6 +79,18 @@ def test_what_cannot_be_opened_or_set_is_refused(kind, tmp_path):
         load(kind, str(tmp_path), batch_tokens=0).judge_batch(PAIRS)
 
 
+def test_a_damaged_model_gives_no_verdict(made):
+    kind, folder = made
+    judge = load(kind, folder)
+    holder = {"generator": "generator", "embedding": "encoder"}.get(kind)
+    model = getattr(judge, holder).model if holder else judge.model
+    for weights in model.parameters():
+        torch.nn.init.constant_(weights, float("nan"))
+    verdict = judge.judge_batch(PAIRS)[0]
+    assert verdict.abstained
+    assert "nan" in verdict.why
+
+
 @pytest.mark.parametrize("network", [bert, tiny_encoder])
 def test_a_model_without_a_head_that_writes_is_no_generator(network, tmp_path):
     saved(tmp_path, network())

@@ -2,6 +2,7 @@
 others.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -93,6 +94,10 @@ class EmbeddingJudge(Judge):
                     vectors[[place[part] for part in its_windows]] @ vectors[place[pair.hypothesis]]
                 )
             )
+            if not math.isfinite(cosine):
+                why = f"the model gave the cosine {cosine}: is it damaged?"
+                verdicts.append(Verdict(None, None, why, self.name))
+                continue
             p = min(1.0, max(0.0, (1 + cosine) / 2))
             where = f", the most of {len(its_windows)} windows" if len(its_windows) > 1 else ""
             verdicts.append(

@@ -214,6 +214,9 @@ class WindowedJudge(Judge, ABC):
         for reading in readings:
             if reading.p is None:
                 return Verdict(None, None, reading.note, self.name)
+            if not 0 <= reading.p <= 1:
+                why = f"the model gave p({self.probability_of}) = {reading.p}: is it damaged?"
+                return Verdict(None, None, why, self.name)
         best = max(readings, key=lambda reading: reading.p or 0.0)
         p = distilled.calibrated(best.p or 0.0, self.temperature)
         where = f", the most of {len(readings)} windows" if len(readings) > 1 else ""
