@@ -170,7 +170,10 @@ class RemoteJudge(Judge):
             if error.status == 413 and len(chunk) > 1:  # this server takes less at once
                 half = len(chunk) // 2
                 return [*await self._ask(chunk[:half]), *await self._ask(chunk[half:])]
-            why = f"{error}; {_IS_IT_RUNNING if error.transient else 'its log says more'}"
+            hint = _IS_IT_RUNNING if error.transient else "its log says more"
+            if error.status == 413:
+                hint = f"the pair's {chunk[0].characters} characters are more than it takes"
+            why = f"{error}; {hint}"
         abstention = Verdict(
             p=None,
             label=None,
