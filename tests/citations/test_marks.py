@@ -194,7 +194,15 @@ def test_what_names_nothing_cites_nothing(empty):
     assert targets(answered(f"Visit Veldt {empty}.")) == []
 
 
-WIDE = ("[1–40]", "[1-32]", "[12, 40–99]", "^1-40^", "(sources 1-40)", "[Source: 1–40]")
+WIDE = (
+    "[1–40]",
+    "[1-32]",
+    "[12, 40–99]",
+    "^1-40^",
+    "(sources 1-40)",
+    "[Source: 1–40]",
+    "[Source: 2020–2021]",
+)
 BACKWARDS = ("[3-1]", "[1, 3–2]", "^3-1^", "(sources 3-1)", "[Source: 3–1]", "<ref>3-1</ref>")
 
 

@@ -386,8 +386,8 @@ def _names(inner: str, known: Known, square: bool) -> tuple[list[str], str] | No
     if all(known.is_id(part, strict=True) for part in ids):
         return ids, "ref"
     are_like_ids = all(known.is_id(part, strict=False) for part in ids)
-    if _is_list_of_none(after_word) and not are_like_ids:
-        return None
+    if not are_like_ids and _LIST.fullmatch(after_word) and _RANGE.search(after_word):
+        return None  # a range of years or pages, or one that runs backwards
     if (square and worded["sign"]) or _SIGNED.match(inner):
         if all(_WORD.fullmatch(part) for part in ids):
             return ids, "ref"
@@ -398,11 +398,6 @@ def _names(inner: str, known: Known, square: bool) -> tuple[list[str], str] | No
 def _says_something(name: str) -> bool:
     """Whether the name is not of punctuation alone."""
     return any(map(str.isalnum, name))
-
-
-def _is_list_of_none(text: str) -> bool:
-    """Whether this is a list of numbers with a range in it that is none of sources."""
-    return bool(_LIST.fullmatch(text)) and not numbers_of(text)
 
 
 def _are_ids(numbers: str, known: Known) -> bool:
