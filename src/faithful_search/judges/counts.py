@@ -111,7 +111,7 @@ def _of_claim(pair: Pair) -> dict[str, float]:
     words = _stem_list(pair.hypothesis)
     claimed = frozenset(words)
     in_order = _stem_list(pair.premise)
-    windows = _windows(sentences(pair.premise))
+    windows = _windows(_by_sentence(pair.premise))
     best = max(windows, key=lambda window: _share(claimed, window))
     middle = max(1, len(words) // 2)
     halves = [half for half in (words[:middle], words[middle:]) if half]
@@ -144,9 +144,9 @@ def _of_thought(pair: Pair) -> dict[str, float]:
     # behind a word, so that a capital at the beginning counts
     names = [_names(f"in {finding}") for finding in findings]
     names = [names_of_finding for names_of_finding in names if names_of_finding]
-    evidence = [_stems(sentence) for sentence in sentences(pair.premise)] or [frozenset()]
+    evidence = _by_sentence(pair.premise)
     passages = [_stems(passage) for passage in pair.premise.split("\n\n")]
-    windows = _windows(sentences(pair.premise))
+    windows = _windows(evidence)
     of_question = _stems(pair.question)
     unsaid = of_question.difference(*of_findings)
     sought: Stems = frozenset().union(
@@ -197,10 +197,13 @@ def _names(text: str) -> Stems:
     return _stems(" ".join(key for key, word in claims(text).items() if word.marked))
 
 
-def _windows(statements: Sequence[str]) -> list[Stems]:
+def _by_sentence(text: str) -> list[Stems]:
+    return [_stems(sentence) for sentence in sentences(text)] or [frozenset()]
+
+
+def _windows(evidence: Sequence[Stems]) -> list[Stems]:
     """Each two neighbouring sentences, and each alone."""
-    alone = [_stems(sentence) for sentence in statements] or [frozenset()]
-    return [first | second for first, second in pairwise(alone)] + alone
+    return [first | second for first, second in pairwise(evidence)] + [*evidence]
 
 
 def _share(words: Stems, there: Stems, empty: float = 0.0) -> float:
