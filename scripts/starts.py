@@ -21,6 +21,7 @@ questions; a change is paired with the start that it began from.
 
 import argparse
 import json
+import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -235,7 +236,7 @@ def summarise(starts: Sequence[Start], arms: Sequence[str], out: Path) -> None:
             results[strength][arm] = {"after": after, "change": changes}
             rows.append(row(strength, arm, len(trained), after, changes))
             if strength != ALL:
-                drawn.setdefault(arm, {})[before[FIRST].value or 0.0] = after
+                add_point(drawn.setdefault(arm, {}), before[FIRST].value, after)
     text = "\n".join(rows) + "\n"
     (out / "starts.md").write_text(text, encoding="utf-8")
     write_metrics(out / "starts.json", results)
@@ -243,6 +244,15 @@ def summarise(starts: Sequence[Start], arms: Sequence[str], out: Path) -> None:
         tables = {arm: drawable(by_share) for arm, by_share in drawn.items()}
         lines(tables, list(METRICS), out / "starts.png", "answers first, before training")
     print(text)
+
+
+def add_point(curve: dict[float, Any], share: float | None, values: Mapping[str, Estimate]) -> None:
+    """Add what became of starts that answer first in this share of the questions."""
+    if share is None:
+        return
+    while share in curve:  # strengths with the same share are both drawn
+        share = math.nextafter(share, math.inf)
+    curve[share] = values
 
 
 def values_of(folders: Sequence[Path]) -> dict[str, Estimate]:
