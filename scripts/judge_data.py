@@ -146,7 +146,10 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--thought_times", type=int, default=3, help="how often each is taken")
     parser.add_argument("--pool", type=Path, help="thoughts with the right answers")
     parser.add_argument("--seed", type=int, default=0, help="seed of all choices")
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    if options.thoughts and not options.pool:
+        parser.error("--thoughts needs the --pool that they were drawn from, with their answers")
+    return options
 
 
 def _of_set(
@@ -191,6 +194,9 @@ def _of_thoughts(
     """The pairs of real thoughts: as they were read, as they are presumed to be, and edited."""
     read_thoughts = {row["id"]: row for file in labelled for row in read_rows(file)}
     thoughts = {row["id"]: row for row in read_rows(pool)}
+    missing = read_thoughts.keys() - thoughts.keys()
+    if missing:
+        print(f"{len(missing)} labelled thoughts are not in {pool}, and were left out")
     returned: dict[str, set[str]] = defaultdict(set)
     for row in thoughts.values():
         returned[row["question"]].update(row["premise"].split("\n\n"))
