@@ -48,7 +48,7 @@ SETTINGS = "settings.json"
 STRENGTHS: dict[str, Flags] = {
     "weak": {"recitals": 16, "readings": 52, "guesses": 1, "swaps_per_episode": 3},
     "bundled": {"recitals": 40, "readings": 28, "guesses": 1, "swaps_per_episode": 1},
-    "strong": {"recitals": 46, "readings": 18, "guesses": 1, "swaps_per_episode": 1},
+    "strong": {"recitals": 40, "readings": 22, "guesses": 1, "swaps_per_episode": 1},
     "habitual": {"recitals": 62, "readings": 6, "guesses": 4, "swaps_per_episode": 1},
 }
 """By the strength of the habit, how often a start sees each known question answered from memory and
