@@ -111,6 +111,15 @@ def test_a_change_that_is_the_same_everywhere_has_the_width_of_a_difference(befo
     assert change.low < change.high
 
 
+@pytest.mark.parametrize("runs", [1, 3])
+def test_an_interval_ends_at_the_bounds_where_seeds_add_nothing(runs):
+    """Of 12 questions 9 take one tool: a high entropy, of few questions."""
+    uneven = run([1.0] * 12, {"a": [2] * 9 + [0] * 3, "b": [0] * 9 + [2] * 3})
+    assert over_seeds([uneven] * runs, "tool_entropy").high == 1.0
+    one_tool = run([1.0] * 12, {"a": [2] * 12, "b": [0] * 12})
+    assert difference_over_seeds([uneven], [one_tool] * runs, "tool_entropy").low == -1.0
+
+
 def test_intervals_over_seeds_end_at_the_bounds_of_the_result():
     half = run([1.0] * 40, {"a": [2] * 20 + [0] * 20, "b": [0] * 20 + [2] * 20})
     mean = over_seeds([SAME, half], "tool_entropy")

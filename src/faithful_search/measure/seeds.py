@@ -346,8 +346,9 @@ def _widened(questions: Estimate, sides: Sequence[Spread], bounds: tuple[float, 
     several = [side for side in sides if side.runs > 1]
     between = sum(side.between for side in several)
     added = between - sum(side.residual for side in several)  # E
+    least, most = bounds
     if added <= 0:
-        return questions
+        return msgspec.structs.replace(questions, low=max(least, low), high=min(most, high))
     # MOVER. Welch's degrees of freedom; those of a single side are its runs less one
     seeds_freedom = between**2 / sum(side.between**2 / (side.runs - 1) for side in several)
     seeds_half = t_quantile(0.975, seeds_freedom) * math.sqrt(added)
@@ -362,7 +363,6 @@ def _widened(questions: Estimate, sides: Sequence[Spread], bounds: tuple[float, 
         variance_of_variance += side.residual**2 / ((side.runs - 1) * questions_freedom)
     freedom = max(1.0, variance**2 / variance_of_variance)
     student_half = t_quantile(0.975, freedom) * math.sqrt(variance)
-    least, most = bounds
     return msgspec.structs.replace(
         questions,
         low=max(least, value - max(mover_below, student_half)),
