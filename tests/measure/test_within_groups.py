@@ -1,6 +1,7 @@
 """What R_pt says among rollouts of one question: which rollouts count, and when it cannot be told."""
 
 import runpy
+from functools import partial
 
 import pytest
 from paths import ROOT
@@ -47,10 +48,12 @@ def test_rollouts_whose_verdicts_were_not_probed_count_nowhere(tmp_path, unprobe
 
 
 def test_rollouts_of_other_questions_are_not_compared(tmp_path):
-    easy = [rollout(False, 0.9, "Easy?"), rollout(True, 0.9, "Easy?", right=False)]
-    hard = [rollout(False, 0.1, "Hard?"), rollout(True, 0.2, "Hard?", right=False)]
+    """Within each question R_pt is higher for answering first; over both it is lower."""
+    first, read = partial(rollout, True, right=False), partial(rollout, False)
+    easy = [read(0.8, "Easy?"), read(0.8, "Easy?"), first(0.9, "Easy?")]
+    hard = [read(0.1, "Hard?"), first(0.2, "Hard?"), first(0.2, "Hard?")]
     figures = figures_of(tmp_path, [*easy, *hard])
-    assert figures["correlation with answering first"] > 0
+    assert figures["correlation with answering first"] > 0.9
 
 
 @pytest.mark.parametrize(
