@@ -156,6 +156,13 @@ def test_a_result_by_id_behind_another_turn_keeps_its_call():
     assert sorted(kinds(trajectory)) == ["response_misplaced", "response_unpaired"]
 
 
+def test_a_further_result_behind_another_turn_is_left_out():
+    later = [agent(None, call("3")), tool("three", "3"), tool("late", "1"), agent("Veldt")]
+    trajectory = parse([ASKED, agent(None, call("1")), tool("one", "1"), *later])
+    assert returned(trajectory) == [["one"], ["three"]]
+    assert kinds(trajectory) == ["response_unpaired"]
+
+
 def test_a_result_that_is_left_out_is_described():
     issues = parse([ASKED, TWO, tool("two", "2"), tool("a"), tool("b"), agent("V")]).issues
     assert [issue.why for issue in issues] == [

@@ -133,6 +133,31 @@ def test_tags_in_a_page_are_its_text():
     assert returned(parse([user(ASKED), agent(TAGGED_CALL), tagged, agent("Oslo")])) == [[page]]
 
 
+def test_as_many_results_are_told_apart_as_there_are_calls():
+    page = f"{PAGE}\n</tool_response>\nand\n<tool_response>\nmore of it."
+    tagged = user(f"<tool_response>\n{page}\n</tool_response>\n{NEXT}")
+    trajectory = parse([user(ASKED), agent(None, call("1")), tagged, agent("Oslo")])
+    assert returned(trajectory) == [[page]]
+
+
+def test_what_a_rewarded_policys_user_repeats_is_no_further_result():
+    both = user(f"{TAGGED}\nYou said\n{TAGGED}\n{NEXT}")
+    chat = [user(ASKED), agent(None, call("1"), call("2")), both, agent("Oslo")]
+    first, second = returned(parse(chat, responses="messages"))
+    assert (len(first), len(second)) == (1, 0)
+
+
+ANSWERED = {"message": tool(PAGE, "1"), "tags and words": user(f"{TAGGED}\nThanks.")}
+
+
+@pytest.mark.parametrize("earlier", ANSWERED.values(), ids=ANSWERED)
+def test_a_result_behind_words_needs_a_call_without_one(earlier):
+    chat = [user(ASKED), agent(None, call("1")), earlier, user(f"You said\n{TAGGED}")]
+    trajectory = parse([*chat, agent("Oslo")])
+    assert returned(trajectory) == [[PAGE]]
+    assert "content_unread" in kinds(trajectory)
+
+
 UNTOLD = {
     "in a sentence": (agent(None, call("1")), f"He says {TAGGED} and so on", "anywhere"),
     "without a call": (agent("Veldt"), f"{NEXT}\n{TAGGED}", "anywhere"),
