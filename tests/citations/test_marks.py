@@ -194,6 +194,12 @@ def test_what_names_nothing_cites_nothing(empty):
     assert targets(answered(f"Visit Veldt {empty}.")) == []
 
 
+def test_a_number_in_two_brackets_before_words_in_round_ones_is_a_mark():
+    answer = "Born in Veldt [[1]](as page 3 says)."
+    assert targets(answered(answer)) == ["1"]
+    assert "[" not in without_marks(answer, answered(answer))
+
+
 WIDE = (
     "[1–40]",
     "[1-32]",

@@ -160,3 +160,11 @@ def test_passages_numbered_in_each_response_have_their_numbers():
     turn = f"<think>x</think><search>q</search><information>{docs}</information>"
     found = parse(f"{turn}{turn}<think>x</think><answer>Loire</answer>", dialect="search_r1")
     assert [item.label for item in found.passages] == ["1", "2", "1", "2"]
+
+
+def test_citations_keep_their_places_in_messages_that_are_joined():
+    first = {"role": "assistant", "content": "I know."}
+    second = {"role": "assistant", "content": ANSWER, "annotations": [URL]}
+    step = parse([*SEARCH, first, second]).steps[-1]
+    [citation] = step.citations
+    assert step.answer[slice(*citation.span)] == "In Veldt."

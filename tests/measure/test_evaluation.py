@@ -149,6 +149,21 @@ def test_samples_that_agree_before_and_after_leave_a_difference_a_width():
     assert change.high > 0.05
 
 
+def test_a_question_with_one_sample_changes_by_1_at_least():
+    questions = ["q", *(f"q{number // 2}" for number in range(40))]
+    run = Evaluation({}, questions, {"em": [1.0, *([1.0, 0.0] * 20)]}, {})
+    assert difference(run, run, "em") == difference_ci([0.0] * 21, smallest=1.0)
+
+
+def test_values_that_are_no_shares_have_no_smallest_change():
+    questions = [f"q{number}" for number in range(4)]
+    before = Evaluation({}, questions, {"f1": [0.0, 1.0, 0.5, 0.5]}, {})
+    after = Evaluation({}, questions, {"f1": [0.0, 1.0, 0.7, 0.6]}, {})
+    change = difference(before, after, "f1")
+    by_hand = difference_ci([0.0, 0.0, 0.2, 0.1])
+    assert [change.low, change.high] == pytest.approx([by_hand.low, by_hand.high])
+
+
 def test_pairing_removes_what_the_questions_share():
     rng = np.random.default_rng(0)
     hard = rng.random(50)
