@@ -21,8 +21,8 @@ questions; a change is paired with the start that it began from.
 
 import argparse
 import json
-import shutil
 import math
+import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
