@@ -114,6 +114,10 @@ def test_words_that_introduce_a_result_are_no_question(words, in_parts):
     assert queries([*chat, reply(ELSEWHERE)]) == [ASKED]
 
 
+def test_a_question_may_end_in_a_colon():
+    assert queries([user("Complete this:"), reply(ELSEWHERE)]) == ["Complete this:"]
+
+
 def test_a_result_that_is_cut_off_behind_words_is_evidence():
     cut = user("Here it is.\n<tool_response>\nAda was born in")
     trajectory = parse([user(ASKED), agent(None, call("1")), cut, agent("Veldt")])
