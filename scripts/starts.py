@@ -234,6 +234,8 @@ def summarise(starts: Sequence[Start], arms: Sequence[str], out: Path) -> None:
         before = values_of([start.folder for start in measured])
         results[strength] = {"before": before}
         rows.append(row(strength, "before", len(measured), before, {}))
+        if strength != ALL:
+            add_point(drawn.setdefault("before", {}), before[FIRST].value, before)
         for arm in arms:
             trained = [start for start in measured if evaluation_of(folder_of(start, arm))]
             if not trained:
