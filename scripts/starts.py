@@ -130,6 +130,7 @@ def check_settings(args: argparse.Namespace) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / SETTINGS
     settings = {name: getattr(args, name) for name in ("reader", "split", "limit", "steps")}
+    settings["strengths"] = STRENGTHS
     same_settings(path, settings, "give another --out")
     write_metrics(path, settings)
 
