@@ -35,6 +35,12 @@ def test_a_count_of_a_claim(name, claim, value):
     assert count(name, claim) == pytest.approx(value)
 
 
+def test_a_claim_of_thousands_of_names_that_stand_nowhere_has_a_p():
+    names = " ".join(f"Name{number}" for number in range(5000))
+    verdict = CountedJudge().judge_batch([Pair(EVIDENCE, names)])[0]
+    assert (verdict.p, verdict.label) == (0.0, False)
+
+
 def test_words_of_the_question_are_not_counted_beyond_it():
     assert count("beyond_question", "The painter in Oslo", question="Which painter?") == 0
 

@@ -175,6 +175,22 @@ def test_pairing_removes_what_the_questions_share():
     assert mean_ci(after).low < mean_ci(before).high
 
 
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [1, 4, 0, 3, 2]])
+def test_questions_without_a_call_count_nowhere_among_the_others(order):
+    calls = {"a": [2, 0, 1, 1, 0], "b": [0, 0, 2, 1, 0]}
+    mixed = {tool: [column[place] for place in order] for tool, column in calls.items()}
+    callers = {tool: [column[place] for place in (0, 2, 3)] for tool, column in calls.items()}
+    estimate = pooled_estimate(mixed, POOLED_ENTROPY, order)
+    alone = pooled_estimate(callers, POOLED_ENTROPY, [0, 2, 3])
+    assert estimate.n == 3
+    assert [estimate.low, estimate.high] == pytest.approx([alone.low, alone.high])
+
+
+def test_an_interval_of_shares_averaged_by_question_ends_at_0_and_1():
+    estimate = mean_ci([0.0, 1.0, 0.0], ["x", "y", "y"])
+    assert (estimate.value, estimate.low, estimate.high) == (0.25, 0.0, 1.0)
+
+
 @given(
     st.lists(
         st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=12

@@ -51,6 +51,16 @@ def test_three_runs_that_differ_have_students_interval():
     assert [estimate.low, estimate.high] == pytest.approx([0.3 - half, 0.3 + half], abs=1e-3)
 
 
+@pytest.mark.parametrize("started", [0.1, 0.2, 0.3, 0.6, 0.7])
+def test_no_rounding_decides_whether_seeds_add_anything(started):
+    """One run has one answer more, which is as far apart as chance within the runs lets them be."""
+    starts = [run([1.0] * 5), run([1.0] * 4 + [0.0])]
+    estimate = change_over_seeds(starts, [run([started] * 5)] * 2, "em")
+    changes = np.array([started - 1] * 4 + [started - 0.5])
+    of_questions = difference_ci(changes)
+    assert [estimate.low, estimate.high] == pytest.approx([of_questions.low, of_questions.high])
+
+
 def test_an_interval_of_shares_ends_at_0_and_1():
     estimate = over_seeds([ALL, NONE], "em")
     assert (estimate.value, estimate.low, estimate.high) == (0.5, 0.0, 1.0)

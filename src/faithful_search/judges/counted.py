@@ -27,7 +27,8 @@ class TaskWeights(msgspec.Struct, frozen=True):
     def p(self, counted: Mapping[str, float]) -> float:
         """sigmoid(bias + Σ weight * count)."""
         logit = self.bias + sum(self.weights[name] * counted[name] for name in self.weights)
-        return 1 / (1 + math.exp(-logit))
+        # the sigmoid, written as a tanh, which never overflows
+        return (1 + math.tanh(logit / 2)) / 2
 
 
 @cache

@@ -13,10 +13,10 @@ half = the wider of  √( (t_{S-1} √E)² + (half of the questions' own interva
                 and  t_df √(B + E),   df = (B + E)² / (A²/(S-1) + B²/(Q-1) + C²/((S-1)(Q-1)))
 ```
 
-The questions' own interval is Wilson's for shares, with as many independent values as B implies,
-else Student's t of B. The first formula is short where seeds differ about as much as chance lets
-them, the second where they differ much. docs/statistics.md has the coverage of the wider one. A
-bootstrap of three seeds covers 0.74 where seeds differ.
+Where E is 0, it is the questions' own interval. That one is Wilson's for shares, with as many
+independent values as B implies, else Student's t of B. The first formula is short where seeds
+differ about as much as chance lets them, the second where they differ much. docs/statistics.md has
+the coverage of the wider one. A bootstrap of three seeds covers 0.74 where seeds differ.
 """
 
 import math
@@ -50,6 +50,10 @@ from .stats import (
 )
 
 UNBOUNDED = (-math.inf, math.inf)
+_ROUNDING = 1e-9
+"""Of A: what seeds add beyond C counts as nothing below this, since sums of the same values in another
+order differ as much.
+"""
 
 
 class Crossed(NamedTuple):
@@ -347,7 +351,7 @@ def _widened(questions: Estimate, sides: Sequence[Spread], bounds: tuple[float, 
     between = sum(side.between for side in several)
     added = between - sum(side.residual for side in several)  # E
     least, most = bounds
-    if added <= 0:
+    if added <= _ROUNDING * between:
         return msgspec.structs.replace(questions, low=max(least, low), high=min(most, high))
     # MOVER. Welch's degrees of freedom; those of a single side are its runs less one
     seeds_freedom = between**2 / sum(side.between**2 / (side.runs - 1) for side in several)

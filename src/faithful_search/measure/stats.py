@@ -98,6 +98,7 @@ def mean_ci(
     `clusters` are the questions of the values: values of a question are averaged first, and n
     counts questions. Where the N values are 0 or 1, s / √n is at least √(mean (1 - mean) / N), what
     N independent values would have: half of the values right in every question is no certainty.
+    Such an interval is cut at 0 and 1.
     `bounds` are the lowest and the highest possible value. With other bounds than (0, 1), zeros and
     ones are not taken for shares.
 
@@ -122,6 +123,7 @@ def mean_ci(
     error = float(data.std(ddof=1)) / math.sqrt(n)
     if takes_shares and are_shares(every):
         error = max(error, math.sqrt(mean * (1 - mean) / len(every)))
+        bounds = (0.0, 1.0)
     return _student(mean, error, n, bounds)
 
 
@@ -335,7 +337,9 @@ def _sums_by_question(columns: Columns, questions: Clusters) -> tuple[Floats, in
     """
     table = as_table(columns, list(columns), len(questions))
     used: NDArray[np.bool_] = np.any(table, axis=1)
-    sums = sums_by_unit(table[used], numbered(questions)[used])
+    # Numbered without the others, so that it does not matter in which order they stand
+    unit = numbered([questions[row] for row in np.flatnonzero(used)])
+    sums = sums_by_unit(table[used], unit)
     return sums, int((~used).sum())
 
 
