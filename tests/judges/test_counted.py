@@ -29,6 +29,9 @@ def count(name: str, hypothesis: str, task="support", question="", premise=EVIDE
         ("denies_alone", "Ada Lind was not a painter.", 1.0),
         ("speaks", "I like Ada Lind.", 1.0),
         ("speaks", "Ada Lind likes it.", 0.0),
+        ("speaks", "We like Ada Lind.", 1.0),
+        ("speaks", "Ada Lind painted in World War I.", 0.0),
+        ("denies_alone", "Ada Lind wasn\u2019t a painter.", 1.0),
     ],
 )
 def test_a_count_of_a_claim(name, claim, value):
@@ -60,6 +63,11 @@ def test_words_of_the_question_are_not_counted_beyond_it():
         ("first_names", FOUND, 1.0),
         ("finds_nothing", "I'll search for her.", 1.0),
         ("finds_nothing", SEARCHES, 0.0),
+        ("finds_nothing", "The results do not mention her school.", 1.0),
+        ("finds_nothing", "The director is not the painter.", 0.0),
+        ("finds_nothing", "Hawaii will stay a state.", 0.0),
+        ("dates_found", "She was born on May 3 1902.", 1.0),
+        ("dates_found", "She was born on 3 May, 1902.", 1.0),
     ],
 )
 def test_a_count_of_a_thought(name, thought, value):
@@ -84,6 +92,21 @@ def test_dates_are_read_in_both_orders():
 @pytest.mark.parametrize(("thought", "further"), [(SEARCHES, True), (DENIES, True), (FOUND, False)])
 def test_a_thought_that_goes_on(thought, further):
     assert goes_on(thought) is further
+
+
+@pytest.mark.parametrize("denial", ["couldn't", "couldn\u2019t", "could not", "cannot", "didn't"])
+def test_words_of_denial(denial):
+    assert goes_on(f"I {denial} find her school.")
+
+
+def test_what_stands_before_a_denial_is_a_finding_in_its_place():
+    thought = "Ada Lind was a painter, but I couldn't find her school. She was born in Oslo."
+    assert count("first_together", thought, "info_think", SCHOOL) == 1.0
+
+
+def test_evidence_with_a_contraction_denies_too():
+    premise = "Ada Lind wasn't a painter."
+    assert count("denies_alone", "Ada Lind was not a painter.", premise=premise) == 0.0
 
 
 def test_p_is_the_logistic_function_of_the_weighted_sum():

@@ -2,7 +2,7 @@
 
 | kind | label | what was done |
 |---|---|---|
-| `presumed` | by `presumed_label` | nothing: the right answer and dates say what the label may be |
+| `presumed` | by `presumed_label` | nothing: the right answer and dates suggest the label |
 | the keys of `edits.ERRORS` | false | one fact of a faithful thought edited |
 | `evidence_only` | false | a name, number or date exchanged in the evidence alone |
 | `both_sides` | true | the same exchange in evidence and thought |
@@ -25,7 +25,9 @@ _EXCHANGED = ("name", "number", "date")
 
 
 class RealThought(NamedTuple):
-    """A thought and what it was had on. `answers` are the right ones to the question."""
+    """A thought (`hypothesis`) and the evidence that it follows (`premise`). `answers` are the
+    right ones to the question.
+    """
 
     premise: str
     hypothesis: str
@@ -36,10 +38,10 @@ class RealThought(NamedTuple):
 def presumed_label(thought: RealThought) -> bool | None:
     """What the right answer and the dates say of a thought, where they say anything.
 
-    Of two dates or more one must stand in the evidence (the other may come from an earlier step),
-    and so must a single one. A thought that goes on searching is wrong where the evidence holds
-    the answer and the thought does not, and right where the evidence lacks it; one that concludes
-    with the right answer is right where the evidence has it.
+    One date at least must stand in the evidence; others may come from an earlier step. Of two dates
+    or more this decides. Else a thought that goes on searching, and does not state the answer, is
+    right if the evidence lacks the answer, too; one that concludes with the right answer is right
+    if the evidence has it.
 
     Example:
         >>> evidence = "Ada Lind (born 3 May 1902) was a painter. She studied in Bergen."
@@ -56,14 +58,12 @@ def presumed_label(thought: RealThought) -> bool | None:
         return bool(in_evidence)
     answers = _telling_answers(thought)
     if not answers:
-        return bool(in_evidence) or None
+        return True if in_evidence else None
     returned = _holds(thought.premise, answers)
     stated = _holds(thought.hypothesis, answers)
-    if not goes_on(thought.hypothesis):
-        return returned if stated else None
-    if returned:
-        return None if stated else False
-    return True
+    if goes_on(thought.hypothesis):
+        return None if stated else not returned
+    return returned if stated else None
 
 
 def edited_thoughts(thought: RealThought, rng: random.Random) -> Iterator[PairRow]:
@@ -91,8 +91,9 @@ def edited_thoughts(thought: RealThought, rng: random.Random) -> Iterator[PairRo
 def answered_pairs(
     thought: RealThought, passages: Sequence[str], rng: random.Random
 ) -> Iterator[PairRow]:
-    """A thought that goes on searching, with and without the answer in its evidence. `passages`
-    are what other searches for the same question returned.
+    """At most one pair of a thought that goes on searching: where its evidence lacks the answer,
+    the thought with a passage added that has it; else the thought with those passages removed.
+    `passages` are what other searches for the same question returned.
     """
     answers = _telling_answers(thought)
     if not answers or not goes_on(thought.hypothesis) or _holds(thought.hypothesis, answers):
@@ -123,10 +124,9 @@ def places_of(text: str, parts: Sequence[str]) -> tuple[Span, ...]:
 
 def _telling_answers(thought: RealThought) -> list[str]:
     """The answers by which one sees whether a text answers the question."""
-    question = normalize(thought.question)
     answers = [normalize(answer) for answer in thought.answers]
     fit = [answer for answer in answers if len(answer) >= _SHORTEST_ANSWER and answer != "yes"]
-    return [] if any(answer in question for answer in fit) else fit
+    return [] if _holds(thought.question, fit) else fit
 
 
 def _holds(text: str, answers: Sequence[str]) -> bool:
@@ -148,7 +148,7 @@ def _sentence_places(thought: RealThought) -> list[Span]:
 def _is_fit(edited: Edited, thought: RealThought) -> bool:
     """Whether the edit is of something that the evidence says."""
     if edited.kind in _EXCHANGED:
-        return edited.old in thought.premise
+        return bool(_all(thought.premise, edited.old))
     return edited.kind in ("roles", "relation", "negation")
 
 

@@ -1,40 +1,47 @@
-"""What is counted of a pair, beside the comparison of words: where in the evidence the words of the
-hypothesis stand, and whether they stand together.
+"""Numbers that say where in the evidence the words of a hypothesis stand, and whether they stand
+together. The judge `counted` weighs them.
 
 | of a claim (`support`) | |
 |---|---|
 | `words` | p of the comparison of words (`GroundingJudge`) |
-| `together` | the most of its words in two neighbouring sentences |
-| `halves` | the same of each half of the claim; the lesser |
-| `beyond_question` | of its words beyond the question, the share in those two sentences |
-| `neighbours` | of its pairs of neighbouring words, those that are neighbours in the evidence |
+| `together` | the largest share of its words that two neighbouring sentences hold |
+| `halves` | the same for each half of the claim; the smaller of the two |
+| `beyond_question` | in those two sentences, the share of its words that the question lacks |
+| `neighbours` | the share of its pairs of neighbouring words that are neighbours in the evidence |
 | `missing_names` | how many of its names and numbers stand nowhere |
-| `denies_alone` | 1 if it says "not" or "no", and the evidence never does |
-| `speaks` | 1 if it says "I", "we" or "you" |
-| `length`, `length_squared` | log(1 + words of the evidence), and the square of it less 4 |
+| `denies_alone` | 1 if it has a negation ("not", "wasn't", "never", …) and the evidence has none |
+| `speaks` | 1 if it says "I", "my", "me", "we" or "you" |
+| `length`, `length_squared` | x = log(1 + words of the evidence), and (x - 4)² |
 
-A thought denies if it says that something was not found, and goes on if it denies or searches.
+A sentence of a thought *denies* if it says that something was not found, *searches* if it names a
+search to come, *plans* if it says what is to be done, and is a *finding* otherwise. What stands
+before "but I couldn't" is a finding, too. A thought goes on if a sentence denies or searches. How
+near words are is the largest share of them that two neighbouring sentences of the evidence hold.
 
 | of a thought (`info_think`) | |
 |---|---|
 | `words` | as above |
 | `dates_missing` | 1 if it gives full dates, and none of them stands in the evidence |
 | `dates_found` | how many do, at most 2 |
-| `asked_is_near` | if it goes on: of what is asked and not said yet, the most in two sentences |
-| `denied_is_near` | if it denies: of the question's words, the most in two sentences |
-| `sought_is_near` | if it searches without that: of what it seeks, the most in one sentence |
-| `first_names` | of the names in its first finding, the most in one passage |
-| `first_together` | of the words of its first finding, the most in two sentences |
-| `findings` | the mean over its findings of the most in one passage |
+| `asked_is_near` | if it goes on: how near those words of the question are that no finding has |
+| `denied_is_near` | if it denies: how near the question's words are |
+| `sought_is_near` | if it only searches: the same of its searches and plans, in one sentence |
+| `first_names` | the largest share in one passage of the names in its first finding with names |
+| `first_together` | how near the words of its first finding are |
+| `findings` | the mean over its findings of the largest share of their words in one passage |
 | `finds_nothing` | 1 if it states no finding |
 
-Shares are between 0 and 1. Words are compared as `lexical.stems` has them.
+Shares are between 0 and 1: where there are no words to look for, 0 for `together` and `neighbours`,
+and 1 for the other counts of claims and of findings. Words are compared as `lexical.stems` has
+them.
 """
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+
+from msgspec.structs import replace
 
 from ..bundled import bundled_json
 from ..text import sentences
@@ -42,15 +49,16 @@ from .base import Pair, Task
 from .lexical import GroundingJudge, claims, stems
 
 Stems = frozenset[str]
-_WORDS = GroundingJudge()
+_BY_WORDS = GroundingJudge()
 _MONTH = "|".join(bundled_json("statement_edits.json")["months"])
 _DATE = re.compile(
-    rf"\b(?:(?P<month>{_MONTH}) (?P<day>\d{{1,2}}), |(?P<first>\d{{1,2}}) (?P<second>{_MONTH}) )"
+    rf"\b(?:(?P<month>{_MONTH}) (?P<day>\d{{1,2}})"
+    rf"|(?P<day_before>\d{{1,2}}) (?P<month_behind>{_MONTH})),? "
     r"(?P<year>\d{4})\b"
 )
 _DENIES = re.compile(
-    r"\b(?:could ?n[o']t|did ?n[o']t|do(?:es)? ?n[o']t|no|not) (?:\w+ ){0,4}?"
-    r"(?:find|mention|specific|information|direct|provide|explicit|clear)|\bunknown\b",
+    r"\b(?:no|not|cannot|\w+n't) (?:\w+ ){0,4}?(?:find|found|mention(?:s|ed)?|specific|information"
+    r"|direct(?:ly)?|provide[sd]?|explicit(?:ly)?|clear(?:ly)?)\b|\bunknown\b",
     re.IGNORECASE,
 )
 _SEARCHES = re.compile(
@@ -58,15 +66,16 @@ _SEARCHES = re.compile(
     re.IGNORECASE,
 )
 _PLANS = re.compile(
-    r"^\W*(?:Step \d|Now,? (?:I|let)|Next|I need|Let me|Let's|I should)|I'll |I will |query",
+    r"^\W*(?:Step \d|Now,? (?:I|let)\b|Next,|I need|Let me|Let's|I should)"
+    r"|\bI'll |\bI will |\bquery",
     re.IGNORECASE,
 )
-_DENIAL = re.compile(r"(?:,? and |,? but )?I could ?n[o']t")
+_DENIAL = re.compile(r"(?:,? (?:and|but) )?\bI (?:could not|couldn't|did not|didn't|cannot)\b")
 _SHORTEST_FINDING = 20
 _MOST_DATES = 2
 _USUAL_LENGTH = 4.0
-_NEGATION = re.compile(r"\b(?:not|no|never|nor|without|none)\b", re.IGNORECASE)
-_SPEAKER = re.compile(r"\b(?:I|you|my|me|we)\b")
+_NEGATION = re.compile(r"\b(?:not|no|never|nor|without|none|cannot|\w+n't)\b", re.IGNORECASE)
+_SPEAKER = re.compile(r"(?<!\bWar )\bI\b|\b(?:[Yy]ou|[Mm]y|[Mm]e|[Ww]e)\b")
 
 
 def counts(pair: Pair) -> dict[str, float]:
@@ -74,7 +83,8 @@ def counts(pair: Pair) -> dict[str, float]:
     counting = _COUNTING.get(pair.task)
     if counting is None:
         return {}
-    return {"words": _WORDS.judge_batch([pair])[0].p or 0.0, **counting(pair)}
+    pair = replace(pair, premise=_plain(pair.premise), hypothesis=_plain(pair.hypothesis))
+    return {"words": _BY_WORDS.judge_batch([pair])[0].p or 0.0, **counting(pair)}
 
 
 def goes_on(thought: str) -> bool:
@@ -84,12 +94,13 @@ def goes_on(thought: str) -> bool:
         >>> goes_on("I couldn't find specific information about her school.")
         True
     """
+    thought = _plain(thought)
     return bool(_DENIES.search(thought) or _SEARCHES.search(thought))
 
 
 def searches(sentence: str) -> bool:
     """Whether a sentence of a thought says that it will search."""
-    return _SEARCHES.search(sentence) is not None
+    return _SEARCHES.search(_plain(sentence)) is not None
 
 
 def dates_of(text: str) -> set[tuple[int, str, int]]:
@@ -101,8 +112,8 @@ def dates_of(text: str) -> set[tuple[int, str, int]]:
     """
     dates = set()
     for match in _DATE.finditer(text):
-        month = match["month"] or match["second"]
-        day = match["day"] or match["first"]
+        month = match["month"] or match["month_behind"]
+        day = match["day"] or match["day_before"]
         dates.add((int(match["year"]), month, int(day)))
     return dates
 
@@ -138,10 +149,10 @@ def _of_thought(pair: Pair) -> dict[str, float]:
     denials = [sentence for sentence in statements if _DENIES.search(sentence)]
     seeking = [sentence for sentence in statements if searches(sentence)]
     plans = [sentence for sentence in statements if _PLANS.search(sentence)]
-    findings = _findings(statements, [*denials, *seeking, *plans], denials)
+    findings = _findings(statements)
     of_findings = [_stems(finding) for finding in findings]
     of_findings = [finding for finding in of_findings if finding]
-    # behind a word, so that a capital at the beginning counts
+    # A capital says nothing at the beginning of a sentence; findings often begin with a name
     names = [_names(f"in {finding}") for finding in findings]
     names = [names_of_finding for names_of_finding in names if names_of_finding]
     evidence = _by_sentence(pair.premise)
@@ -149,9 +160,7 @@ def _of_thought(pair: Pair) -> dict[str, float]:
     windows = _windows(evidence)
     of_question = _stems(pair.question)
     unsaid = of_question.difference(*of_findings)
-    sought: Stems = frozenset().union(
-        *(_stems(_DENIAL.split(sentence)[-1]) for sentence in [*denials, *seeking, *plans])
-    )
+    sought: Stems = frozenset().union(*(_stems(sentence) for sentence in [*seeking, *plans]))
     dates = dates_of(pair.hypothesis)
     dates_there = dates & dates_of(pair.premise)
     further = bool(denials or seeking)
@@ -175,13 +184,22 @@ _COUNTING: Mapping[Task, Callable[[Pair], dict[str, float]]] = {
 }
 
 
-def _findings(
-    statements: Sequence[str], no_findings: Collection[str], denials: Sequence[str]
-) -> list[str]:
-    """What a thought says it found: its other sentences, and what stands before a denial."""
-    findings = [sentence for sentence in statements if sentence not in no_findings]
-    before_denials = [_DENIAL.split(sentence)[0] for sentence in denials]
-    return findings + [text for text in before_denials if len(text) > _SHORTEST_FINDING]
+def _findings(statements: Sequence[str]) -> list[str]:
+    """What a thought says it found, in its order."""
+    findings = []
+    for sentence in statements:
+        if _DENIES.search(sentence):
+            denial = _DENIAL.search(sentence)
+            if denial is not None and denial.start() >= _SHORTEST_FINDING:
+                findings.append(sentence[: denial.start()])
+        elif not searches(sentence) and not _PLANS.search(sentence):
+            findings.append(sentence)
+    return findings
+
+
+def _plain(text: str) -> str:
+    """The text with straight apostrophes, as the forms above have them."""
+    return text.replace("\u2019", "'")
 
 
 def _stem_list(text: str) -> list[str]:
