@@ -37,6 +37,9 @@ FORMS = {
     " [1], [2] and [3]": ["1", "2", "3"],
     "[1-3]": ["1", "2", "3"],
     "[1–2; 5]": ["1", "2", "5"],
+    "[1\u20113]": ["1", "2", "3"],  # a hyphen at which no line breaks
+    "(sources 2 \u2010 3, 5)": ["2", "3", "5"],
+    "[2, pp. 10\u201112]": ["2"],
     "[1–31]": [str(number) for number in range(1, 32)],
     "[1-1]": ["1"],
     "[1, 1]": ["1"],
@@ -209,7 +212,15 @@ WIDE = (
     "[Source: 1–40]",
     "[Source: 2020–2021]",
 )
-BACKWARDS = ("[3-1]", "[1, 3–2]", "^3-1^", "(sources 3-1)", "[Source: 3–1]", "<ref>3-1</ref>")
+BACKWARDS = (
+    "[3-1]",
+    "[3\u20111]",
+    "[1, 3–2]",
+    "^3-1^",
+    "(sources 3-1)",
+    "[Source: 3–1]",
+    "<ref>3-1</ref>",
+)
 
 
 @pytest.mark.parametrize("no_sources", [*WIDE, *BACKWARDS])

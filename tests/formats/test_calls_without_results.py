@@ -163,6 +163,25 @@ def test_a_further_result_behind_another_turn_is_left_out():
     assert kinds(trajectory) == ["response_unpaired"]
 
 
+@pytest.mark.parametrize(
+    "results",
+    [
+        [tool("ok"), tool(PAGE)],
+        [tool("ok", "2"), tool(PAGE, "2")],
+        [user(result("7", "ok"), result("8", PAGE))],
+    ],
+)
+def test_a_further_result_of_an_answer_that_was_handed_in_is_an_issue(results):
+    issues = parse([ASKED, HANDED_IN, *results]).all_issues()
+    assert [issue.why for issue in issues if issue.kind == "response_unpaired"] == [
+        "a further result stood behind a call that hands in the answer: it is left out"
+    ]
+
+
+def test_one_result_of_an_answer_that_was_handed_in_is_no_issue():
+    assert kinds(parse([ASKED, HANDED_IN, tool("ok", "2")])) == []
+
+
 def test_a_result_that_is_left_out_is_described():
     issues = parse([ASKED, TWO, tool("two", "2"), tool("a"), tool("b"), agent("V")]).issues
     assert [issue.why for issue in issues] == [

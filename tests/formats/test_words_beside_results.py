@@ -176,6 +176,13 @@ def test_a_result_that_cannot_be_told_from_words_is_an_issue(before, content, re
     assert not trajectory.evidence
 
 
+def test_a_result_right_behind_a_word_is_an_issue_beside_another_one():
+    both = user(f"He says{TAGGED}\n{TAGGED.replace('Ada', 'Bo')}")
+    trajectory = parse([user(ASKED), agent(None, call("1")), both, agent("Oslo")])
+    assert kinds(trajectory) == ["content_unread"]
+    assert returned(trajectory) == [[PAGE.replace("Ada", "Bo")]]
+
+
 def test_such_a_result_is_no_part_of_a_query():
     chat = [user(ASKED), agent("Veldt"), user(f"{NEXT}\n{TAGGED}"), reply(ELSEWHERE)]
     assert queries(chat) == [NEXT]

@@ -48,7 +48,9 @@ class Known(Protocol):
 
 
 _AND = r"\s{0,3}(?:[,;、，；&/+·]|\b(?:and|und|et|y|e|en|og|och|и)\b)\s{0,3}"
-_TO = r"\s{0,2}[-–—~〜～]\s{0,2}"
+# Hyphens, those at which no line breaks among them, and dashes
+_DASHES = r"\-\u2010-\u2014"
+_TO = rf"\s{{0,2}}[{_DASHES}~〜～]\s{{0,2}}"
 _NUMBERS = rf"#?\d{{1,6}}(?:(?:{_AND}|{_TO})#?\d{{1,6}}){{0,60}}+"
 _TAG = "cite|citation|cit|ref|reference|source|fn|co|a"
 _TURN = r"turn\d{1,4}[a-z]{1,20}\d{1,4}"
@@ -103,7 +105,7 @@ _NUMBER = re.compile(r"\d{1,6}")
 _LIST = re.compile(_NUMBERS)
 _RANGE = re.compile(rf"#?(\d{{1,6}}){_TO}#?(\d{{1,6}})")
 _LOCATED = re.compile(
-    rf"({_NUMBERS})\s{{0,2}}[,:;]?\s{{0,2}}(?:pp?|ss?|ll?|lines?|§|ch|sec|fig)\.?\s{{0,2}}\d[\d\s,–-]{{0,20}}",
+    rf"({_NUMBERS})\s{{0,2}}[,:;]?\s{{0,2}}(?:pp?|ss?|ll?|lines?|§|ch|sec|fig)\.?\s{{0,2}}\d[\d\s,{_DASHES}]{{0,20}}",
     re.IGNORECASE,
 )
 _WORDED = re.compile(
@@ -116,7 +118,8 @@ _CURSOR = re.compile(rf"({_TURN}|\d{{1,4}}(?::\d{{1,4}})?)(?:†.{{0,100}})?")
 _AUTHOR = re.compile(
     r"(?P<name>[^\W\d_a-zß-öø-ÿ][\w'’-]{1,40})"
     r"(?:(?:,? (?:and|und|et|&) | et al\.?|, )[\w'’. -]{0,60})?"
-    r",? ?(?P<year>1[5-9]\d\d|20\d\d)[a-z]?(?:, ?(?:pp?|S)\. ?[\d–-]{1,12})?"
+    r",? ?(?P<year>1[5-9]\d\d|20\d\d)[a-z]?"
+    rf"(?:, ?(?:pp?|S)\. ?[\d{_DASHES}]{{1,12}})?"
 )
 _BREAK = re.compile(r"\s{0,3}[,;、，；|]\s{0,3}")
 _ATTRIBUTE = re.compile(

@@ -97,7 +97,8 @@ def paired(chat: Iterable[Message]) -> Iterator[Message]:
     """The chat with each result after the turn whose call it answers.
 
     A result that names a call of another turn is moved there, and that turn gets a problem. One
-    that names no call at all, in a turn with calls, is left out, and its own turn gets a problem.
+    that names no call at all, in a turn with calls, is left out, and its own turn gets a problem;
+    so is a further result of a call that hands in the answer.
     """
     turns = [_Turn()]
     callers: dict[str, list[_Turn]] = defaultdict(list)  # the turns of the calls with an id
@@ -152,13 +153,18 @@ def _pair_within(turn: _Turn, callers: Mapping[str, Sequence[_Turn]]) -> None:
     if pairing.assumed:
         why = "the results name none of the turn's calls; they were given to them in order"
         turn.problems.append(Problem("response_assumed", why))
+    acknowledged: set[int] = set()  # the calls that hand in an answer, and have a result
     for (number, message), place in zip(results, pairing.places, strict=True):
+        why = ""
         if place is None:
-            why = f"{_why_unpaired(message.id, callers)}: it is left out"
-            turn.problems.append(Problem("response_unpaired", why))
-            turn.followers[number] = None
-        else:
-            turn.followers[number] = turn.result_of(place, message)
+            why = _why_unpaired(message.id, callers)
+        elif place in acknowledged:
+            why = "a further result stood behind a call that hands in the answer"
+        if why:
+            turn.problems.append(Problem("response_unpaired", f"{why}: it is left out"))
+        turn.followers[number] = None if place is None else turn.result_of(place, message)
+        if place is not None and place not in turn.requests:
+            acknowledged.add(place)
 
 
 def _why_unpaired(identity: str, callers: Mapping[str, Sequence[_Turn]]) -> str:

@@ -15,6 +15,7 @@ _CALL = "<tool_call>"
 _OPENS = re.compile(rf"(?:\A|[\n>.!?:\u2026\u3002\uff01\uff1f\uff1a][ \t]*+)(?={_OPEN})")
 _HOLDS = re.compile(rf"{_OPEN}(?!\s*+{_CLOSE})\s*+\S")  # a result with something in it
 _RESULT = re.compile(rf"{_OPEN}.*?(?:{_CLOSE}|\Z)", re.DOTALL)
+_UNTOLD = Problem("content_unread", "a tool response among the user's words was not told from them")
 _BORDER = re.compile(rf"{_CLOSE}(?P<words>[^<]*+(?:<(?!/?tool_response>)[^<]*+)*+){_OPEN}")
 
 
@@ -73,8 +74,7 @@ class TaggedResults:
             return self._apart(message, text, opens, max(1, open_calls))
         if not holds or not (opens or _CLOSE in text):  # a sentence that names the tag
             return [message]
-        why = "a tool response among the user's words was not told from them"
-        return [message._replace(problems=(Problem("content_unread", why),))]
+        return [message._replace(problems=(_UNTOLD,))]
 
     def _count_open_calls(self) -> int:
         """How many calls of the agent's last turn may have no result yet."""
@@ -97,7 +97,10 @@ class TaggedResults:
         words: list[Message] = []
         for stretch in (text[: opens[0]], *between, text[end:]):
             if stretch.strip():
-                words.append(Message("user", stretch.strip(), beside_results=True))
+                problems = (_UNTOLD,) if _HOLDS.search(stretch) and _CLOSE in stretch else ()
+                words.append(
+                    Message("user", stretch.strip(), beside_results=True, problems=problems)
+                )
         if not words:
             return [message]
         return [message._replace(content="\n".join(results), beside_results=False), *words]

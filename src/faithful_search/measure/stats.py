@@ -338,8 +338,8 @@ def _sums_by_question(columns: Columns, questions: Clusters) -> tuple[Floats, in
     table = as_table(columns, list(columns), len(questions))
     used: NDArray[np.bool_] = np.any(table, axis=1)
     # Numbered without the others, so that it does not matter in which order they stand
-    unit = numbered([questions[row] for row in np.flatnonzero(used)])
-    sums = sums_by_unit(table[used], unit)
+    of_used = [question for question, is_used in zip(questions, used, strict=True) if is_used]
+    sums = sums_by_unit(table[used], numbered(of_used))
     return sums, int((~used).sum())
 
 
