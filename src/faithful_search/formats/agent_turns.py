@@ -1,4 +1,4 @@
-"""An agent's messages in a row as one turn, and a turn in what it said before and behind calls."""
+"""Joins an agent's messages in a row to one turn, and splits a turn behind its calls."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -11,9 +11,10 @@ def as_turns(chat: Iterable[Message], paired: bool = False) -> Iterator[Message]
     """The chat with consecutive messages of the agent as one.
 
     Args:
-        paired: results stand right behind the turns whose calls they answer. Then words behind a
-            call that nothing answered are a turn of their own, and so is an answer handed in there,
-            before a call or after another answer.
+        paired: whether results stand right behind the turns whose calls they belong to. If so, a
+            message of the agent right behind one with a call says that no result came: its words
+            begin a turn of their own. So does a final answer behind a call, a call behind a final
+            answer, and a final answer behind a different one.
 
     Example:
         >>> chat = [Message("assistant", "I"), Message("assistant", "go")]
@@ -22,14 +23,16 @@ def as_turns(chat: Iterable[Message], paired: bool = False) -> Iterator[Message]
     """
     turn: list[Message] = []
     for message in chat:
-        ends = message.role != "assistant" or (paired and turn and _stand_apart(turn[-1], message))
-        if turn and ends:
+        if message.role != "assistant":
+            if turn:
+                yield joined(turn)
+            turn = []
+            yield message
+            continue
+        if paired and turn and _stand_apart(turn[-1], message):
             yield joined(turn)
             turn = []
-        if message.role == "assistant":
-            turn.append(message)
-        else:
-            yield message
+        turn.append(message)
     if turn:
         yield joined(turn)
 
@@ -75,7 +78,8 @@ def joined(messages: Sequence[Message]) -> Message:
 
 
 def split_behind_calls(turn: Message) -> tuple[Message, Message | None]:
-    """A turn with calls up to its last call, and what it says behind that; `None`: nothing.
+    """A turn up to its last call, and what it says behind that: `None` if it says nothing there.
+    The turn has a call.
 
     Example:
         >>> call = Message("assistant", calls=(Call("1", "look", "…"),))
@@ -91,8 +95,8 @@ def split_behind_calls(turn: Message) -> tuple[Message, Message | None]:
 
 
 def _stand_apart(message: Message, follower: Message) -> bool:
-    """Whether one of two messages of the agent calls something and the other is an answer, or they
-    hand in different answers.
+    """Whether two messages of the agent in a row are two turns, as `as_turns` has it. `requests`
+    are calls of tools, `answers` final answers that were handed in by a call.
     """
     if follower.requests:
         return bool(message.answers)

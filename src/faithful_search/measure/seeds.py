@@ -6,10 +6,11 @@ question: a crossed design with two random factors.
 ```
 A = s²(means of runs) / S           what differs between runs
 B = s²(means of questions) / Q      what differs between questions
-C = s²(residuals) / (S Q)                what neither explains; it is a part of A and of B, too
+C = s²(residuals) / (S Q)           what neither explains; it is a part of A and of B, too
 E = max(0, A - C)                   what seeds add
 
-half = the wider of  √( (t_{S-1} √E)² + (half of the questions' own interval)² )     (MOVER)
+half of the interval = the wider of
+                     √( (t_{S-1} √E)² + (half of the questions' own interval)² )     (MOVER)
                 and  t_df √(B + E),   df = (B + E)² / (A²/(S-1) + B²/(Q-1) + C²/((S-1)(Q-1)))
 ```
 
@@ -51,8 +52,8 @@ from .stats import (
 
 UNBOUNDED = (-math.inf, math.inf)
 _ROUNDING = 1e-9
-"""Of A: what seeds add beyond C counts as nothing below this, since sums of the same values in another
-order differ as much.
+"""Of A: what seeds add beyond C counts as nothing below this, since sums of the same values in
+another order differ as much.
 """
 
 
@@ -66,8 +67,8 @@ class Crossed(NamedTuple):
         n: the number of questions with a value in at least one run.
         shares: whether all rollouts have the value 0 or 1.
         bounds: the lowest and the highest possible value of a run.
-        reach: how far the intervals of single runs reach below and above their values in the mean,
-            where nearly all questions of each run are alike; else (0, 0). See `pooled_estimate`.
+        reach: where nearly all questions of each run are alike, how far the runs' intervals reach
+            below and above their values, each a mean over runs; else (0, 0). See `pooled_estimate`.
     """
 
     values: Floats
@@ -82,8 +83,8 @@ class Spread(NamedTuple):
 
     Attributes:
         runs: their number.
-        between: the variance of their mean by the runs' means, A.
-        residual: the part of it that is chance within the runs, C.
+        between: the variance of their mean, estimated from how the runs' means differ: A.
+        residual: how much of it is chance within the runs: C.
     """
 
     runs: int
@@ -186,9 +187,11 @@ def _difference(first: Crossed, second: Crossed, sides: Sequence[Spread]) -> Est
     change = second.values.mean(axis=0) - first.values.mean(axis=0)
     smallest = None
     if first.shares and second.shares:
-        # A mean of S values 0 or 1 changes by 1/S at least
+        # A mean of S values 0 or 1 changes by 1/S. Of two sides the larger step, to be on the wide
+        # side
         smallest = 1 / min(len(first.values), len(second.values))
     paired = difference_ci(change, smallest)
+    # A side whose questions differ has a width of its own
     if any(first.reach) and any(second.reach):
         below = math.hypot(second.reach[0], first.reach[1])
         above = math.hypot(second.reach[1], first.reach[0])
@@ -228,7 +231,7 @@ def crossed(
 
 
 def _mean_reach(runs: Sequence[Evaluation], metric: str) -> tuple[float, float]:
-    """`Crossed.reach`."""
+    """How far the intervals of the runs reach below and above their values, as `Crossed.reach`."""
     if metric not in POOLED:
         return 0.0, 0.0
     columns_of, pooled = POOLED[metric]
