@@ -48,6 +48,7 @@ from faithful_search.distil.real_thoughts import (
     presumed_label,
 )
 from faithful_search.distil.thought_pairs import hops_of, thought_pairs
+from faithful_search.errors import DataError
 from faithful_search.json_lines import read_rows
 from faithful_search.measure.agreement.labelled import Labelled, label_of, load, rank
 from faithful_search.text import normalize, sentences
@@ -74,15 +75,25 @@ class Avoided:
             self.sentences.update(_long_sentences(row.premise))
 
     def add_rows(self, path: Path) -> None:
-        """The questions of a file of rows, or of each file in a folder."""
+        """The questions of a file of rows, or of each file in a folder. Raises `DataError` where
+        there is none, as then nothing would be avoided.
+        """
         files = [path]
         if path.is_dir():
             files = sorted([*path.rglob("*.jsonl"), *path.rglob("*.jsonl.gz")])
+        questions: set[str] = set()
         for file in files:
             for row in read_rows(file):
                 question = first(row, ("question", "query", "prompt"))
                 if question is not None and isinstance(question.value, str):
-                    self.questions.add(normalize(question.value))
+                    questions.add(normalize(question.value))
+        questions.discard("")
+        if not questions:
+            raise DataError(
+                f"{path} has no question to avoid: give .jsonl or .jsonl.gz with a text in "
+                "`question`, `query` or `prompt`"
+            )
+        self.questions |= questions
 
     def has_question(self, question: str) -> bool:
         return normalize(question) in self.questions
@@ -107,10 +118,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         read += [questions, corpus]
         rows += _of_set(name, questions, corpus, avoided, left_out, options)
     rows = _sample(rows, options.made, options.seed)
-    for spec in options.labelled:
-        source, _, count = spec.partition("=")
-        of_source = [row for row in labelled if row.source == source and row.split == "train"]
-        rows += _repeated(of_source, int(count), options.seed)
+    for source, count in options.labelled:
+        rows += _repeated(_to_train_on(labelled, source), count, options.seed)
     if options.pool:
         read += [*options.thoughts, options.pool]
         rows += _of_thoughts(options.thoughts, options.pool, options.thought_times, options.seed)
@@ -138,7 +147,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--labelled",
         nargs="*",
-        default=["begin=3200", "halueval=1300"],
+        type=_source_and_count,
+        default=[("begin", 3200), ("halueval", 1300)],
         metavar="SOURCE=COUNT",
         help="labelled rows to add",
     )
@@ -150,6 +160,23 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     if options.thoughts and not options.pool:
         parser.error("--thoughts needs the --pool that they were drawn from, with their answers")
     return options
+
+
+def _source_and_count(spec: str) -> tuple[str, int]:
+    source, _, count = spec.partition("=")
+    if not source or not count.isdecimal():
+        raise argparse.ArgumentTypeError(f"{spec!r} is not SOURCE=COUNT, such as begin=3200")
+    return source, int(count)
+
+
+def _to_train_on(labelled: Sequence[Labelled], source: str) -> list[Labelled]:
+    """The rows of a source that are to train on. Raises `DataError` where there is none."""
+    to_train_on = [row for row in labelled if row.split == "train"]
+    of_source = [row for row in to_train_on if row.source == source]
+    if not of_source:
+        sources = ", ".join(sorted({row.source for row in to_train_on})) or "none"
+        raise DataError(f"no row of {source!r} is to train on; there are sources: {sources}")
+    return of_source
 
 
 def _of_set(
@@ -192,8 +219,8 @@ def _of_thoughts(
     labelled: Sequence[Path], pool: Path, times: int, seed: int
 ) -> list[dict[str, Any]]:
     """The pairs of real thoughts: as they were read, as they are presumed to be, and edited."""
-    read_thoughts = {row["id"]: row for file in labelled for row in read_rows(file)}
-    thoughts = {row["id"]: row for row in read_rows(pool)}
+    read_thoughts = _by_id(labelled, ("label", "wrong"))
+    thoughts = _by_id([pool], ("premise", "hypothesis", "question", "answers", "source"))
     missing = read_thoughts.keys() - thoughts.keys()
     if missing:
         print(f"{len(missing)} labelled thoughts are not in {pool}, and were left out")
@@ -207,7 +234,10 @@ def _of_thoughts(
         pairs: list[PairRow] = []
         if place in read_thoughts:
             label = label_of(read_thoughts[place]["label"])
-            spans = places_of(thought.hypothesis, read_thoughts[place]["wrong"])
+            wrong = read_thoughts[place]["wrong"]
+            spans = places_of(thought.hypothesis, wrong)
+            if len(spans) < len(wrong):
+                raise DataError(f"thought {place!r}: not all words in `wrong` stand in it: {wrong}")
             pairs += [_as_it_was(thought, label, "labelled", spans)] * times
         else:
             presumed = presumed_label(thought)
@@ -219,6 +249,24 @@ def _of_thoughts(
         pairs += answered_pairs(thought, sorted(returned[row["question"]]), rng)
         result += _rows(pairs, row["source"], place)
     return result
+
+
+def _by_id(files: Sequence[Path], columns: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The rows of files of thoughts by their ids. Raises `DataError` for an id that stands twice,
+    and a row that lacks one of these columns.
+    """
+    by_id: dict[str, dict[str, Any]] = {}
+    for file in files:
+        for number, row in enumerate(read_rows(file), start=1):
+            missing = [column for column in ("id", *columns) if column not in row]
+            if missing:
+                raise DataError(f"{file}, thought {number}: it has no {' and no '.join(missing)}")
+            if row["id"] in by_id:
+                raise DataError(
+                    f"{file}: a thought {row['id']!r} was read before; keep one of them"
+                )
+            by_id[row["id"]] = row
+    return by_id
 
 
 def _as_it_was(

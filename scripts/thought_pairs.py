@@ -25,6 +25,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
+from faithful_search.errors import DataError
 from faithful_search.json_lines import read_rows
 from faithful_search.measure.agreement.labelled import rank
 from faithful_search.measure.label import LabelledPair, label
@@ -100,11 +101,20 @@ def pairs_of(files: Sequence[Path], metric: str) -> list[LabelledPair]:
 
 
 def questions_of(files: Sequence[Path]) -> set[str]:
-    """The questions of files of pairs."""
+    """The questions of files of pairs; where a pair has none, its rollout, as in `question_of`.
+    Raises `DataError` for a file without pairs, and a row that has neither.
+    """
     questions: set[str] = set()
     for file in files:
-        for row in read_rows(file):
-            questions.add(normalize(row["question"], "pokee"))
+        rows = list(read_rows(file))
+        if not rows:
+            raise DataError(f"{file} has no pair whose question could be avoided")
+        for number, row in enumerate(rows, start=1):
+            question = row.get("question") or ""
+            name = normalize(question, "pokee") or row.get("trajectory")
+            if not name:
+                raise DataError(f"{file}, pair {number}: it has no question and no trajectory")
+            questions.add(name)
     return questions
 
 
