@@ -129,7 +129,7 @@ def right_answers(files: Sequence[Path]) -> dict[str, tuple[str, ...]]:
     for file in files:
         for row in read_trajectories(file):
             trajectory = row.trajectory
-            if trajectory is not None and trajectory.answers:
+            if trajectory is not None and trajectory.question and trajectory.answers:
                 answers_of[normalize(trajectory.question, "pokee")] = trajectory.answers
     return answers_of
 

@@ -88,6 +88,12 @@ def test_pairs_of_a_rollout_without_a_question_are_avoided_by_the_rollout(tmp_pa
     assert thought_pairs.questions_of([pairs]) == {"who is it", "t"}
 
 
+def test_answers_of_a_rollout_without_a_question_answer_none(tmp_path):
+    text = "<think>It is Ada.</think>\n<answer>Ada</answer>"
+    rollouts = write(tmp_path / "rollouts.jsonl", {"output": text, "answers": ["Ada"]})
+    assert thought_pairs.right_answers([rollouts]) == {}
+
+
 @pytest.mark.parametrize("rows", [[], [{"premise": "a"}]])
 def test_pairs_by_which_nothing_is_avoided_are_refused(tmp_path, rows):
     with pytest.raises(DataError, match="has no"):

@@ -105,7 +105,8 @@ _NUMBER = re.compile(r"\d{1,6}")
 _LIST = re.compile(_NUMBERS)
 _RANGE = re.compile(rf"#?(\d{{1,6}}){_TO}#?(\d{{1,6}})")
 _LOCATED = re.compile(
-    rf"({_NUMBERS})\s{{0,2}}[,:;]?\s{{0,2}}(?:pp?|ss?|ll?|lines?|§|ch|sec|fig)\.?\s{{0,2}}\d[\d\s,{_DASHES}]{{0,20}}",
+    rf"({_NUMBERS})\s{{0,2}}[,:;]?\s{{0,2}}(?:pp?|ss?|ll?|lines?|§|ch|sec|fig)\.?\s{{0,2}}"
+    rf"\d[\d\s,{_DASHES}]{{0,20}}",
     re.IGNORECASE,
 )
 _WORDED = re.compile(
