@@ -38,6 +38,14 @@ def test_a_count_of_a_claim(name, claim, value):
     assert count(name, claim) == pytest.approx(value)
 
 
+@pytest.mark.parametrize("task", ["support", "info_think"])
+@pytest.mark.parametrize("nothing", ["\U0001f600", "?", "...", "\u2014", "_", "<>", " "])
+def test_a_text_without_a_word_is_not_upheld(nothing, task):
+    verdict = CountedJudge().judge_batch([Pair(EVIDENCE, nothing, SCHOOL, task)])[0]
+    assert (verdict.p, verdict.label) == (0.0, False)
+    assert verdict.why == "it claims nothing of its own"
+
+
 def test_a_claim_of_thousands_of_names_that_stand_nowhere_has_a_p():
     names = " ".join(f"Name{number}" for number in range(5000))
     verdict = CountedJudge().judge_batch([Pair(EVIDENCE, names)])[0]

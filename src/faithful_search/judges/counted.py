@@ -68,7 +68,8 @@ class CountedJudge(Judge):
     def _judge(self, pair: Pair) -> Verdict:
         by_words = _WORDS.judge_batch([pair])[0]
         task_weights = self.weights_of_tasks.get(pair.task)
-        if task_weights is None or not pair.hypothesis.strip():
+        # Weighed, a text without a word would be upheld for what it does not lack
+        if task_weights is None or not any(map(str.isalnum, pair.hypothesis)):
             return msgspec.structs.replace(by_words, judge=self.name)
         p = task_weights.p(counts(pair))
         why = f"p = {p:.3f}"
