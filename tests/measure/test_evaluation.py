@@ -186,6 +186,11 @@ def test_questions_without_a_call_count_nowhere_among_the_others(order):
     assert [estimate.low, estimate.high] == pytest.approx([alone.low, alone.high])
 
 
+def test_differences_that_miss_0_by_rounding_have_the_interval_of_zeros():
+    exact, rounded = difference_ci([0.0] * 20), difference_ci([1.4e-17, -1.4e-17] * 10)
+    assert [rounded.low, rounded.high] == pytest.approx([exact.low, exact.high])
+
+
 def test_an_interval_of_shares_averaged_by_question_ends_at_0_and_1():
     estimate = mean_ci([0.0, 1.0, 0.0], ["x", "y", "y"])
     assert (estimate.value, estimate.low, estimate.high) == (0.25, 0.0, 1.0)

@@ -11,6 +11,7 @@ from faithful_search.measure.evaluation import Evaluation
 from faithful_search.measure.seeds import (
     Crossed,
     change_over_seeds,
+    difference_of_tables,
     difference_over_seeds,
     macro_over_seeds,
     mean_of_sets,
@@ -58,6 +59,21 @@ def test_no_rounding_decides_whether_seeds_add_anything(started):
     estimate = change_over_seeds(starts, [run([started] * 5)] * 2, "em")
     changes = np.array([started - 1] * 4 + [started - 0.5])
     of_questions = difference_ci(changes)
+    assert [estimate.low, estimate.high] == pytest.approx([of_questions.low, of_questions.high])
+
+
+def test_questions_alike_but_for_rounding_count_as_alike():
+    alike = np.full((3, 4), 1 / 3)
+    nearly = alike + np.array([0.0, 1e-16, 0.0, 1e-16])
+    exact, rounded = [mean_of_sets([Crossed(x, 4, True, (0.0, 1.0))]) for x in (alike, nearly)]
+    assert [rounded.low, rounded.high] == pytest.approx([exact.low, exact.high])
+
+
+def test_runs_apart_by_rounding_alone_add_nothing():
+    changes = np.array([[0.5, -0.5], [0.5, -0.5], [0.5 + 1e-14, -0.5 + 1e-14]])
+    before, after = [Crossed(x, 2, False) for x in (np.zeros((3, 2)), changes)]
+    estimate = difference_of_tables(before, after)
+    of_questions = difference_ci([0.5, -0.5])
     assert [estimate.low, estimate.high] == pytest.approx([of_questions.low, of_questions.high])
 
 

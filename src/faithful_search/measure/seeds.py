@@ -52,7 +52,7 @@ from .stats import (
 
 UNBOUNDED = (-math.inf, math.inf)
 _ROUNDING = 1e-9
-"""Of A: what seeds add beyond C counts as nothing below this, since sums of the same values in
+"""What is less than this part of a variance counts as nothing, since sums of the same values in
 another order differ as much.
 """
 
@@ -335,7 +335,7 @@ def _over_questions(table: Crossed) -> Estimate:
     variance = float(means.var()) / len(means)
     # As many independent values as would give this variance: more than questions where runs differ
     independent = float(table.n)
-    if variance > 0:
+    if variance > _ROUNDING * mean * (1 - mean):
         most = table.n * len(table.values)
         independent = min(max(mean * (1 - mean) / variance, 1.0), most)
     low, high = wilson(mean, independent)
@@ -354,7 +354,7 @@ def _widened(questions: Estimate, sides: Sequence[Spread], bounds: tuple[float, 
     between = sum(side.between for side in several)
     added = between - sum(side.residual for side in several)  # E
     least, most = bounds
-    if added <= _ROUNDING * between:
+    if added <= _ROUNDING * max(between, stderr**2):
         return msgspec.structs.replace(questions, low=max(least, low), high=min(most, high))
     # MOVER. Welch's degrees of freedom; those of a single side are its runs less one
     seeds_freedom = between**2 / sum(side.between**2 / (side.runs - 1) for side in several)

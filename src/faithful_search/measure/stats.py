@@ -194,7 +194,8 @@ def difference_ci(differences: Sequence[float] | Floats, smallest: float | None 
     n = len(data)
     if not n:
         return NOTHING
-    if smallest is None and np.isin(data, (-1.0, 0.0, 1.0)).all():
+    # Rounded, since differences of means that are the same may miss 0 by a little
+    if smallest is None and np.isin(data.round(12), (-1.0, 0.0, 1.0)).all():
         smallest = 1.0
     mean = float(data.mean())
     if smallest is not None:
