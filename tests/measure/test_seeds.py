@@ -70,10 +70,10 @@ def test_questions_alike_but_for_rounding_count_as_alike():
 
 
 def test_runs_apart_by_rounding_alone_add_nothing():
-    changes = np.array([[0.5, -0.5], [0.5, -0.5], [0.5 + 1e-14, -0.5 + 1e-14]])
+    changes = np.array([[1.0, -1.0], [1.0, -1.0], [1.0 + 1e-14, -1.0 + 1e-14]])
     before, after = [Crossed(x, 2, False) for x in (np.zeros((3, 2)), changes)]
     estimate = difference_of_tables(before, after)
-    of_questions = difference_ci([0.5, -0.5])
+    of_questions = difference_ci([1.0, -1.0])
     assert [estimate.low, estimate.high] == pytest.approx([of_questions.low, of_questions.high])
 
 
