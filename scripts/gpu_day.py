@@ -308,7 +308,7 @@ def make_start(plan: Plan, until: float, patience: float) -> Outcome:
     if not plan.args.gpu:
         flags["threads"] = plan.args.workers  # no other program runs yet
     if plan.args.start_steps:
-        flags |= {"max_steps": plan.args.start_steps, "warmup_steps": 1}
+        flags["max_steps"] = plan.args.start_steps
     lists = {
         "questions": [questions_of(plan.data, name, "train") for name in plan.sets],
         "source_kind": [SETS[name] for name in plan.sets],

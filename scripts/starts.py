@@ -13,13 +13,24 @@ from how much of what it sees has it (`STRENGTHS`). All starts know the question
 that it swaps. `--reader` names another reader to begin with, with a `{seed}` in it where each seed
 has its own.
 
-`starts.md` has, for each strength and for all starts together, the share of the answers that are
-stated first (s), the share of right answers among the others (r), and by how much each arm changes
-them; `starts.png` draws what becomes of them by the start's s. Intervals are for new seeds and new
-questions; a change is paired with the start that it began from.
+`starts.md` has two tables, for each strength and for all starts together: the share of the answers
+that are stated first (s), the share of right answers among the others (r), exact match, how often
+answers follow changed evidence, and the verdict gap; then by how much each arm changes them, and
+the exact match of the first arm minus that of each other. `starts.png` draws what becomes of them
+by the start's s. Intervals are for new seeds and new questions; a change is paired with the start
+that it began from.
+
+`measured.jsonl.gz` in --out keeps the results of each question. What stands there is not trained
+again, so that a copy of `scripts/studies/starts` can be gone on with by other seeds:
+
+```
+cp -r scripts/studies/starts outputs/starts
+python scripts/starts.py train --out outputs/starts --seeds 0 1 2 3
+```
 """
 
 import argparse
+import gzip
 import json
 import math
 import shutil
@@ -38,15 +49,18 @@ from tqdm.auto import tqdm
 
 from faithful_search.analysis.figures import lines
 from faithful_search.bundled import tiny_policy
+from faithful_search.json_lines import read_rows
+from faithful_search.measure.controls import FOLLOW
 from faithful_search.measure.evaluation import Evaluation
 from faithful_search.measure.ledger import same_settings
 from faithful_search.measure.report import interval
 from faithful_search.measure.seeds import change_over_seeds, over_seeds
-from faithful_search.measure.stats import Estimate
-from faithful_search.measure.writing import write_metrics
+from faithful_search.measure.stats import NOTHING, Estimate
+from faithful_search.measure.verdicts import GAP
+from faithful_search.measure.writing import write_metrics, write_whole
 
 MEMORY = Path(__file__).parent / "policies" / "sft_tiny_memory.yaml"
-SETTINGS = "settings.json"
+SETTINGS, MEASURED = "settings.json", "measured.jsonl.gz"
 STRENGTHS: dict[str, Flags] = {
     "weak": {"recitals": 16, "readings": 52, "guesses": 1, "swaps_per_episode": 3},
     "bundled": {"recitals": 40, "readings": 28, "guesses": 1, "swaps_per_episode": 1},
@@ -61,8 +75,16 @@ SHIPPED = "shipped"
 """The strength of `tiny_memory` itself, which was made with an earlier version of these commands."""
 FAMILY = ("weak", "bundled", SHIPPED, "habitual")
 FIRST, RIGHT, RIGHT_WHERE_READ = "answer_first", "exact_match", "right_where_read"
-METRICS = {FIRST: "s", RIGHT_WHERE_READ: "r", RIGHT: "exact match"}
-"""By their columns in the table."""
+METRICS = {
+    FIRST: "s",
+    RIGHT_WHERE_READ: "r",
+    RIGHT: "exact match",
+    FOLLOW: "follows changed evidence",
+    GAP: "verdict gap",
+}
+"""By their columns in the tables."""
+DRAWN = (FIRST, RIGHT_WHERE_READ, RIGHT)
+KEPT = (FIRST, RIGHT, FOLLOW)
 ALL = "all"
 
 
@@ -117,12 +139,20 @@ def main() -> None:
     for seed in args.seeds:
         for strength in args.strengths:
             starts.append(Start(strength, seed, args.out / f"{strength}_{seed}"))
+    results = Results(args.out / MEASURED)
+    arms = args.arms if args.what == "train" else []
     if args.what != "table":
-        in_parallel(partial(make, args=args), starts, args.workers, "starts")
-    if args.what == "train":
-        pairs = [(start, arm) for start in starts for arm in args.arms]
+        needed = [start for start in starts if not results.have(start, arms)]
+        in_parallel(partial(make, args=args), needed, args.workers, "starts")
+    pairs = []
+    for start in starts:
+        for arm in arms:
+            if results.of(folder_of(start, arm)) is None:
+                pairs.append((start, arm))
+    if pairs:
         in_parallel(partial(train, args=args), pairs, args.workers, "arms")
-    summarise(starts, args.arms, args.out)
+    results.keep(starts)
+    summarise(starts, args.arms, args.out, results)
 
 
 def check_settings(args: argparse.Namespace) -> None:
@@ -203,57 +233,124 @@ def measure(policy: Path, folder: Path, args: argparse.Namespace) -> None:
     run("evaluate.py", flags, folder.with_name(f"{folder.name}.test.log"))
 
 
-def evaluation_of(folder: Path) -> Evaluation | None:
-    """What was measured in a folder, with the result `RIGHT_WHERE_READ`: exact match of the rollouts
-    that do not answer first.
+class Results:
+    """What has been measured: in the folders of policies, and in the file that earlier runs kept.
+
+    Args:
+        file: a row for each policy, with the results of each question.
     """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._kept: dict[str, Evaluation] = {}
+        for row in read_rows(file) if file.exists() else ():
+            self._kept[row.pop("policy")] = Evaluation.from_dict(row)
+
+    def of(self, folder: Path) -> Evaluation | None:
+        """What was measured of the policy of a folder, with the result `RIGHT_WHERE_READ`: exact
+        match of the rollouts that do not answer first.
+        """
+        evaluation = measured_in(folder) or self._kept.get(folder.name)
+        if evaluation is None:
+            return None
+        right: list[float | None] = []
+        pairs = zip(evaluation.values[RIGHT], evaluation.values[FIRST], strict=True)
+        for exact_match, answered_first in pairs:
+            right.append(exact_match if answered_first == 0 else None)
+        values = {**evaluation.values, RIGHT_WHERE_READ: right}
+        return msgspec.structs.replace(evaluation, values=values)
+
+    def of_all(self, folders: Sequence[Path]) -> list[Evaluation]:
+        """What was measured in these folders, without those where nothing was."""
+        evaluations = [self.of(folder) for folder in folders]
+        return [evaluation for evaluation in evaluations if evaluation is not None]
+
+    def have(self, start: Start, arms: Sequence[str]) -> bool:
+        """Whether a start and what these arms make of it have been measured."""
+        folders = [start.folder, *(folder_of(start, arm) for arm in arms)]
+        return len(self.of_all(folders)) == len(folders)
+
+    def keep(self, starts: Sequence[Start]) -> None:
+        """Write the file, with what is in the folders of these starts and their arms."""
+        for start in starts:
+            for folder in (start.folder, *(folder_of(start, arm) for arm in ARMS)):
+                evaluation = measured_in(folder)
+                if evaluation is not None:
+                    self._kept[folder.name] = abridged(evaluation)
+        rows = []
+        for policy, evaluation in sorted(self._kept.items()):
+            rows.append(json.dumps({"policy": policy, **evaluation.to_dict()}) + "\n")
+        write_whole(self._file, gzip.compress("".join(rows).encode(), mtime=0))
+
+
+def measured_in(folder: Path) -> Evaluation | None:
+    """What an evaluation has written to the folder of a policy."""
     path = folder / "test" / "metrics.json"
     if not path.exists():
         return None
     metrics = json.loads(path.read_text(encoding="utf-8"))
     measured = next(value for key, value in metrics.items() if key != "script")
-    evaluation = Evaluation.from_dict(measured)
-    right: list[float | None] = []
-    pairs = zip(evaluation.values[RIGHT], evaluation.values[FIRST], strict=True)
-    for exact_match, answered_first in pairs:
-        right.append(exact_match if answered_first == 0 else None)
-    values = {**evaluation.values, RIGHT_WHERE_READ: right}
-    return msgspec.structs.replace(evaluation, values=values)
+    return Evaluation.from_dict(measured)
 
 
-def summarise(starts: Sequence[Start], arms: Sequence[str], out: Path) -> None:
+def abridged(evaluation: Evaluation) -> Evaluation:
+    """What the tables are made of; p(yes) with four digits."""
+    verdicts = []
+    for of_rollout in evaluation.verdicts:
+        shorter = [msgspec.structs.replace(seen, q=round(seen.q, 4)) for seen in of_rollout]
+        verdicts.append(shorter)
+    values = {name: evaluation.values[name] for name in KEPT if name in evaluation.values}
+    return Evaluation({}, evaluation.questions, values, {}, verdicts)
+
+
+def summarise(starts: Sequence[Start], arms: Sequence[str], out: Path, results: Results) -> None:
     """Write, draw and print what has been measured."""
-    titles = [f"{label}{change}" for change in ("", ", change") for label in METRICS.values()]
-    rows = [f"| habit | arm | starts | {' | '.join(titles)} |", "|---" * (len(titles) + 3) + "|"]
-    results: dict[str, dict[str, Any]] = {}
+    first = arms[0]
+    values = table_head(["start", "", "starts", *METRICS.values()])
+    changes = table_head(
+        ["start", "", "starts", *METRICS.values(), f"exact match, {first} minus it"]
+    )
+    written: dict[str, dict[str, Any]] = {}
     drawn: dict[str, dict[float, Any]] = {}
     for strength in (*dict.fromkeys(start.strength for start in starts), ALL):
         same = [start for start in starts if strength in (start.strength, ALL)]
-        measured = [start for start in same if evaluation_of(start.folder)]
+        measured = [start for start in same if results.of(start.folder)]
         if not measured:
             continue
-        before = values_of([start.folder for start in measured])
-        results[strength] = {"before": before}
-        rows.append(row(strength, "before", len(measured), before, {}))
+        before = values_of(results.of_all([start.folder for start in measured]))
+        written[strength] = {"before": before}
+        values.append(row(strength, "before", len(measured), before))
         if strength != ALL:
             add_point(drawn.setdefault("before", {}), before[FIRST].value, before)
         for arm in arms:
-            trained = [start for start in measured if evaluation_of(folder_of(start, arm))]
+            trained = [start for start in measured if results.of(folder_of(start, arm))]
             if not trained:
                 continue
-            after = values_of([folder_of(start, arm) for start in trained])
-            changes = changes_of(trained, arm)
-            results[strength][arm] = {"after": after, "change": changes}
-            rows.append(row(strength, arm, len(trained), after, changes))
+            started = results.of_all([start.folder for start in trained])
+            ended = results.of_all([folder_of(start, arm) for start in trained])
+            ahead = results.of_all([folder_of(start, first) for start in trained])
+            after, change = values_of(ended), changes_of(started, ended)
+            behind = NOTHING  # unless all of these starts were trained by both arms
+            if arm != first and len(ahead) == len(ended):
+                behind = change_over_seeds(ended, ahead, RIGHT)
+            written[strength][arm] = {"after": after, "change": change, "behind": behind}
+            values.append(row(strength, arm, len(trained), after))
+            further = {**change, "behind": behind}
+            changes.append(row(strength, arm, len(trained), further, sign=True))
             if strength != ALL:
                 add_point(drawn.setdefault(arm, {}), before[FIRST].value, after)
-    text = "\n".join(rows) + "\n"
+    text = "\n".join([*values, "", "Changes:", "", *changes]) + "\n"
     (out / "starts.md").write_text(text, encoding="utf-8")
-    write_metrics(out / "starts.json", results)
+    write_metrics(out / "starts.json", written)
     if drawn:
         tables = {arm: drawable(by_share) for arm, by_share in drawn.items()}
-        lines(tables, list(METRICS), out / "starts.png", "answers first, before training")
+        lines(tables, list(DRAWN), out / "starts.png", "answers first, before training")
     print(text)
+
+
+def table_head(columns: Sequence[str]) -> list[str]:
+    """The first two lines of a table."""
+    return [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
 
 
 def add_point(curve: dict[float, Any], share: float | None, values: Mapping[str, Estimate]) -> None:
@@ -265,23 +362,14 @@ def add_point(curve: dict[float, Any], share: float | None, values: Mapping[str,
     curve[share] = values
 
 
-def values_of(folders: Sequence[Path]) -> dict[str, Estimate]:
+def values_of(policies: Sequence[Evaluation]) -> dict[str, Estimate]:
     """The results of these policies, over their seeds."""
-    runs = evaluations_of(folders)
-    return {metric: over_seeds(runs, metric) for metric in METRICS}
+    return {metric: over_seeds(policies, metric) for metric in METRICS}
 
 
-def changes_of(starts: Sequence[Start], arm: str) -> dict[str, Estimate]:
-    """How an arm changes the results of these starts."""
-    before = evaluations_of([start.folder for start in starts])
-    after = evaluations_of([folder_of(start, arm) for start in starts])
+def changes_of(before: Sequence[Evaluation], after: Sequence[Evaluation]) -> dict[str, Estimate]:
+    """How training changed the results, each policy's beside those of its start."""
     return {metric: change_over_seeds(before, after, metric) for metric in METRICS}
-
-
-def evaluations_of(folders: Sequence[Path]) -> list[Evaluation]:
-    """What was measured in these folders, without those where nothing was."""
-    evaluations = [evaluation_of(folder) for folder in folders]
-    return [evaluation for evaluation in evaluations if evaluation is not None]
 
 
 def row(
@@ -289,11 +377,10 @@ def row(
     arm: str,
     starts: int,
     values: Mapping[str, Estimate],
-    changes: Mapping[str, Estimate],
+    sign: bool = False,
 ) -> str:
-    """A row of `starts.md`."""
-    cells = [interval(values[metric]) for metric in METRICS]
-    cells += [interval(changes[metric]) if changes else "" for metric in METRICS]
+    """A row of a table of `starts.md`."""
+    cells = [interval(value, sign) for value in values.values()]
     return f"| {strength} | {arm} | {starts} | {' | '.join(cells)} |"
 
 
