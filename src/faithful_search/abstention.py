@@ -21,6 +21,7 @@ _BREAKS = re.compile(
 )  # marks of Indic and Thai vowels are kept
 _CLAUSE = re.compile("[,;:\u3001\uff0c\u061b\u060c]")
 _DIGIT = re.compile(r"\d")
+_BEGINS_UNSPACED = re.compile("[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]")
 
 
 class _Language:
@@ -61,8 +62,8 @@ class _English:
 
     def declines(self, sentence: str) -> bool:
         plain = _plain(self._without_lead(_folded(sentence)))
-        found = self._opens.match(plain)
-        return found is not None and self._but.search(found[0]) is None
+        opening = self._opens.match(plain)
+        return opening is not None and self._but.search(opening[0]) is None
 
     def is_aside(self, sentence: str) -> bool:
         """Whether the sentence only goes with an abstention: an apology, or advice."""
@@ -70,19 +71,20 @@ class _English:
 
     def _without_lead(self, folded: str) -> str:
         """The sentence without "Sorry, but", "Based on the search results," and the like."""
-        rest = folded.lstrip()
-        while (lead := self._lead.match(rest)) is not None:
-            ends = [pattern.search(rest, lead.end()) for pattern in (_CLAUSE, self._ended)]
-            known = [match.end() for match in ends if match is not None]
-            short = self._short.match(rest)
-            if known:
-                end = min(known)
+        sentence = folded.lstrip()
+        while (lead := self._lead.match(sentence)) is not None:
+            ends = [pattern.search(sentence, lead.end()) for pattern in (_CLAUSE, self._ended)]
+            places = [match.end() for match in ends if match is not None]
+            short = self._short.match(sentence)
+            if places:
+                end = min(places)
             elif short is not None:
                 end = short.end()
             else:
                 break
-            rest = rest[self._joined.match(rest, end).end() :]  # type: ignore[union-attr]
-        return rest
+            end = self._joined.match(sentence, end).end()  # type: ignore[union-attr]
+            sentence = sentence[end:]
+        return sentence
 
 
 def declines(answer: str | None) -> bool:
@@ -98,10 +100,10 @@ def declines(answer: str | None) -> bool:
         >>> declines("I could not find the date. It was composed in Vienna.")
         False
     """
-    said = sentences((answer or "").strip())
-    if not any(_plain(sentence) for sentence in said):
+    sentences_of_answer = sentences((answer or "").strip())
+    if not any(map(_plain, sentences_of_answer)):
         return True
-    kinds = [_kind(sentence) for sentence in said]
+    kinds = list(map(_kind, sentences_of_answer))
     return "declines" in kinds and "claims" not in kinds
 
 
@@ -117,20 +119,25 @@ def claims_of(text: str) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def _kind(sentence: str) -> str:
+    """Whether a sentence "declines", "claims" something, is an "aside" or says "nothing"."""
     if not _plain(sentence):
         return "nothing"
     if len(sentence) > _LONGEST:
         return "claims"
-    english, others = _languages()
-    if english.declines(sentence) or any(own.declines(sentence) for own in others):
+    english, other_languages = _languages()
+    if english.declines(sentence):
+        return "declines"
+    if any(language.declines(sentence) for language in other_languages):
         return "declines"
     return "aside" if english.is_aside(sentence) else "claims"
 
 
 @lru_cache(maxsize=1)
 def _languages() -> tuple[_English, list[_Language]]:
-    written = bundled_json("abstentions.json")
-    return _English(**written.pop("english")), [_Language(**own) for own in written.values()]
+    """English, and all other languages."""
+    phrases = bundled_json("abstentions.json")
+    english = _English(**phrases.pop("english"))
+    return english, [_Language(**language) for language in phrases.values()]
 
 
 def _folded(text: str) -> str:
@@ -146,9 +153,5 @@ def _plain(text: str) -> str:
 
 def _unspaced(words: str) -> str:
     """Those of the words that are written without blanks around them."""
-    found = [
-        word
-        for word in words.split("|")
-        if re.match("[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]", word)
-    ]
-    return "|".join(map(_folded, found)) or "(?!)"
+    unspaced = filter(_BEGINS_UNSPACED.match, words.split("|"))
+    return "|".join(map(_folded, unspaced)) or "(?!)"

@@ -5,9 +5,12 @@ r"""What an answer says, in the forms in which agents are asked to write it.
 | `\boxed{Veldt}` | mathematics, MiroThinker, NeMo Gym |
 | `{"answer": "Veldt"}`, alone or in a fence | structured output |
 | `Exact Answer: Veldt`, `Final Answer:`, `Answer:`, in some languages, on a line | BrowseComp |
+| `### Final Answer`, `**Answer**`, and below it one line, the last one | chat models |
+| a fenced block that is all of the answer | chat models |
 | `<final_answer>Veldt</final_answer>`, `<submit>`, `<response>` | prompts of Claude and others |
 | `#### Veldt` at the end | GSM8K |
 | `finish[Veldt]` | ReAct |
+| `Veldt`, and `Confidence: 90%` on a line | BrowseComp |
 """
 
 import re
@@ -15,19 +18,39 @@ from collections.abc import Mapping
 
 from . import loose_json
 from .errors import DataError
+from .text import holds
 
 _BOXED = re.compile(r"\\boxed\s*+\{")
 _TEXT = re.compile(r"\\text(?:bf|rm|it)?\s*+\{([^{}]*+)\}")
 _FENCE = re.compile(r"```[a-zA-Z]*+\n?(.*?)```", re.DOTALL)
 _LABELS = (
     r"(?:(?:the |my )?(?P<sure>exact |final )?(?:short )?answer|(?P<zh>最终答案|最終回答)|答案|答え|"
-    r"réponse(?: finale)?|antwort|respuesta(?: final)?)"
+    r"réponse(?: finale)?|antwort|antwoord|respuesta(?: final)?|resposta(?: final)?|"
+    r"risposta(?: finale)?|odpowiedź|cevap|ответ|정답|الإجابة|उत्तर)"
 )
 _LABELLED = re.compile(
     rf"^[*_#> \t]*+{_LABELS}[*_]*+[ \t]*+[:\uff1a][*_ \t]*+\n?(?P<content>\S[^\n]*)",
     re.IGNORECASE | re.MULTILINE,
 )
-_CONFIDENCE = re.compile(r"^[*_ \t]*+confidence[*_]*+[ \t]*+:[^\n]*", re.IGNORECASE | re.MULTILINE)
+_HEADED = re.compile(
+    rf"^(?P<marks>[*_#> \t]*+)(?P<label>{_LABELS})[*_]*+[ \t]*+(?P<colon>[:\uff1a]?+)[*_ \t]*+\n"
+    r"(?:[ \t]*+\n)?+[ \t]*+(?P<content>\S[^\n]*)\s*+\Z",
+    re.IGNORECASE | re.MULTILINE,
+)
+_EMPHASISED = re.compile(r"(\*{1,3}+)([^*]++)\1")
+_BLOCK = re.compile(r"```[a-zA-Z]*+\n([^`]*+)```")
+_HOW_SURE = r"^[*_ \t]*+(?:confidence(?: level| score)?|置信度)[*_]*+[ \t]*+[:\uff1a]"
+_CONFIDENCE = re.compile(rf"{_HOW_SURE}[^\n]*", re.IGNORECASE | re.MULTILINE)
+# A line that says how sure the agent is, and nothing besides that might be its answer
+_SHARE = r"[0-9]{1,3}(?:[.,][0-9]{1,4})? ?(?:%|percent|(?:/|out of) ?[0-9]{1,3})?"
+_WORDS_OF_DEGREE = (
+    r"(?:(?:very|fairly|quite|moderately|extremely|absolutely) )?"
+    r"(?:high|medium|moderate|low|certain|sure|confident)|高|中|低"
+)
+_DEGREE = re.compile(
+    rf"{_HOW_SURE}[*_ \t]*+(?:{_SHARE}|{_WORDS_OF_DEGREE})[*_. \t]*+$",
+    re.IGNORECASE | re.MULTILINE,
+)
 _TAGS = "final_answer|final-answer|answer|submit|response|result|final|solution"
 _TAGGED = re.compile(rf"<({_TAGS})>((?:[^<]|<(?!/?(?:{_TAGS})>))*+)</\1>", re.IGNORECASE)
 _HASHED = re.compile(r"^####[ \t]*+(\S[^\n]*)\s*+\Z", re.MULTILINE)
@@ -39,27 +62,41 @@ _LONGEST = 100_000  # characters that are looked through for JSON
 
 
 def said(answer: str) -> str:
-    r"""What the answer says, without the form around it; the answer itself where it has none.
+    r"""What the answer says, without the form around it, or a line that says how sure the agent is;
+    the answer itself where it has neither.
 
     Example:
         >>> said(r"So it is \boxed{\text{Veldt}}."), said('{"answer": "Veldt"}'), said("Exact Answer: Veldt")
         ('Veldt', 'Veldt', 'Veldt')
     """
-    for form in (_boxed, _json, _labelled, _tagged, _hashed, _finish):
-        content = form(answer)
+    labelled = _with_label(answer)
+    for form in (_boxed, _json, _labelled, _tagged, _hashed, _finish, _block):
+        content = form(labelled)
         if content is not None and content.strip():
             return content.strip()
-    return answer
+    return _DEGREE.sub("", answer).strip() or answer.strip()
 
 
 def claimed(answer: str) -> str:
     r"""The answer as people read it: with what its forms hold in their place, and without how sure
-    the agent is.
+    the agent is. What the answer `said` is always in it.
 
     Example:
         >>> claimed(r"So it is \boxed{\text{Veldt}}."), claimed('{"answer": "Veldt", "why": "I read it."}')
         ('So it is Veldt.', 'Veldt\nI read it.')
     """
+    claims, content = _without_forms(answer), said(answer)
+    if content == answer or _holds(claims, content):
+        return claims
+    # What is compared with gold answers must be judged, too, wherever the agent has put it
+    return f"{claims}\n{content}"
+
+
+def _holds(claims: str, content: str) -> bool:
+    return holds(claims, content) if any(map(str.isalnum, content)) else content in claims
+
+
+def _without_forms(answer: str) -> str:
     if answer.strip()[:1] in ("{", "`"):
         value = _only_object(answer)
         if value is not None:
@@ -73,7 +110,10 @@ def claimed(answer: str) -> str:
         answer = _TAGGED.sub(r"\2", answer)
     if ":" in answer or "\uff1a" in answer:
         answer = _LABELLED.sub(r"\g<content>", _CONFIDENCE.sub("", answer))
-    return answer
+    heading = _heading(answer)
+    if heading is not None:
+        answer = answer[: heading.start()] + _below(heading)
+    return _block(answer) or answer
 
 
 def _boxed(answer: str) -> str | None:
@@ -131,6 +171,34 @@ def _only_object(answer: str) -> Mapping[str, object] | None:
     return value if isinstance(value, dict) and any(name in value for name in _KEYS) else None
 
 
+def _with_label(answer: str) -> str:
+    """The answer, with a label that is a heading in front of the line below it, which may have a
+    form of its own.
+    """
+    without_degree = _DEGREE.sub("", answer)
+    heading = _heading(without_degree)
+    if heading is None:
+        return answer
+    return f"{without_degree[: heading.start()]}{heading['label']}: {said(_below(heading))}"
+
+
+def _below(heading: re.Match[str]) -> str:
+    """The line below a heading, without the marks of emphasis around it."""
+    content = heading["content"].strip()
+    emphasised = _EMPHASISED.fullmatch(content)
+    return emphasised[2] if emphasised else content
+
+
+def _heading(answer: str) -> re.Match[str] | None:
+    """A label on a line of its own, with the answer below it; without a colon, a heading or bold
+    type shows that it is a label.
+    """
+    heading = _HEADED.search(answer) if "\n" in answer else None
+    if heading is None or heading["colon"] or {"#", "*"} & {*heading["marks"]}:
+        return heading
+    return None
+
+
 def _labelled(answer: str) -> str | None:
     """The content of the last line with a label; of one that says that it is final, if there is."""
     if ":" not in answer and "\uff1a" not in answer:
@@ -154,3 +222,8 @@ def _hashed(answer: str) -> str | None:
 def _finish(answer: str) -> str | None:
     end = _FINISH.search(answer[-2000:]) if "]" in answer else None
     return end[1] if end else None
+
+
+def _block(answer: str) -> str | None:
+    block = _BLOCK.fullmatch(answer.strip())
+    return block[1] if block else None

@@ -83,10 +83,10 @@ _TOKEN = re.compile(
 )
 _RAISED = re.compile(r"(?<=[0-9])(?=[\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u209f\u2150-\u215f])")
 _PUNCTUATION_OF_UNSPACED = re.compile(r"[\u0e2f\u0e46\u0e4f\u0e5a\u0e5b\u30a0\u30fb]")
+_ANSWER = 200  # characters of an answer; what is longer is not kept
 _BOOLEANS: dict[tuple[str, ...], tuple[str, ...]] = {("true",): ("yes",), ("false",): ("no",)}
 
 
-@lru_cache(maxsize=16384)
 def tokens(text: str) -> tuple[str, ...]:
     """The tokens by which answers are compared; none for a text of punctuation alone.
 
@@ -105,6 +105,11 @@ def tokens(text: str) -> tuple[str, ...]:
         >>> tokens("《红楼梦》")
         ('红', '楼', '梦')
     """
+    # Answers are compared again and again; texts of evidence would only fill the memory
+    return _of_answer(text) if len(text) <= _ANSWER else _tokens(text)
+
+
+def _tokens(text: str) -> tuple[str, ...]:
     text = one_typography(text)
     text = text.strip()
     if " A " in text:
@@ -118,6 +123,9 @@ def tokens(text: str) -> tuple[str, ...]:
     text = text.replace("per cent", "%").replace("percent", "%").replace("'", "")
     matches = tuple(map(_canonical, _TOKEN.finditer(text)))
     return _BOOLEANS.get(matches, matches)
+
+
+_of_answer = lru_cache(maxsize=16384)(_tokens)
 
 
 def one_typography(text: str) -> str:
@@ -146,13 +154,13 @@ def _one_character(character: str) -> str:
 
 
 def _date_words(match: re.Match[str]) -> str:
-    """`1949y 10m 1d` for a date that there can be; any other text stays as it is."""
+    """`1949 10m 1d` for a date that there can be; any other text stays as it is."""
     parts = match.groupdict()
     month = _MONTHS.get(parts["month"]) or int(parts["month"])
     day = parts.get("day")
     if month > 12 or (day is not None and not 1 <= int(day) <= 31):
         return match[0]
-    words = [f"{int(parts['year'])}y"] if parts.get("year") else []
+    words = [str(int(parts["year"]))] if parts.get("year") else []
     words.append(f"{month}m")
     if day is not None:
         words.append(f"{int(day)}d")

@@ -107,6 +107,18 @@ _QUOTED = r"""(?:'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+")"""
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _LITERAL = re.compile(_QUOTED, re.DOTALL)  # in such a list alone: there each quote is closed
 _PRINTED_LIST = re.compile(rf"\[\s*+(?:{_QUOTED}(?:[\s,]++{_QUOTED})*+)?[\s,]*+\]", re.DOTALL)
+# No texts that follow each other without a comma, as NumPy prints them: Python would join them
+_APART = re.compile(rf"(?:[^'\"]++|{_QUOTED}(?!\s*+['\"]))*+", re.DOTALL)
+# What lists, NumPy's arrays and its numbers and texts are called where they are printed
+_PRINTED_CALLS = frozenset(
+    (
+        *("array", "list", "str_", "bool_", "Decimal"),
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64"),
+    )
+)
+_LONGEST_PRINTED = 20_000
+"""The most characters of an object that Python printed: it is read as Python, which is slow."""
 
 
 class Field(NamedTuple):
@@ -232,8 +244,8 @@ def _plain(name: str) -> str:
 
 def answers(value: Any) -> tuple[str, ...]:
     """Gold answers however they were stored, each once: text, lists in lists, SQuAD's, TriviaQA's,
-    NQ's and Search-R1's objects, or a list that was printed. Nothing, `NaN` and blank texts are
-    none.
+    NQ's and Search-R1's objects, or a list or an object that was printed. Nothing, `NaN` and blank
+    texts are none.
 
     Example:
         >>> answers("['late 1967' '1967']"), answers([["a"], "b"]), answers("x<|answer_split|>y")
@@ -271,13 +283,15 @@ def _of_object(value: Mapping[str, Any]) -> Iterator[str]:
 def _of_text(text: str) -> Iterator[str]:
     stripped = text.strip()
     if stripped[:1] in ("[", "{"):
-        written = _decoded(stripped)
-        if written is not None:
-            yield from _answers(written)
-            return
-        if _PRINTED_LIST.fullmatch(stripped):
+        value = _decoded(stripped)
+        if value is None and _PRINTED_LIST.fullmatch(stripped):
             literals = _LITERAL.findall(stripped)
             yield from filter(str.strip, map(_unquoted, literals))
+            return
+        if value is None:
+            value = _printed(stripped)
+        if value is not None:
+            yield from _answers(value)
             return
     yield from _split(text)
 
@@ -295,6 +309,42 @@ def _decoded(text: str) -> Any:
     except DataError:
         return None
     return value if isinstance(value, list | dict) else None
+
+
+def _printed(text: str) -> dict[str, Any] | list[Any] | None:
+    """The dictionary or list with texts that Python printed, as a table of verl's rows holds it
+    when saved as CSV; NumPy's arrays in it become lists. `None` for anything else.
+    """
+    has_texts = "'" in text or '"' in text
+    if len(text) > _LONGEST_PRINTED or not has_texts or not _APART.fullmatch(text):
+        return None
+    try:
+        value = _value_of(ast.parse(text, mode="eval").body)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
+    return value if isinstance(value, dict | list) else None
+
+
+def _value_of(printed: ast.expr) -> Any:
+    """The value that an expression is the print of. Raises `ValueError` for any other expression,
+    such as an array that was shortened.
+    """
+    match printed:
+        case ast.Constant(value=str() | int() | float() | None as value):
+            return value
+        case ast.Name(id="nan"):
+            return None
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+            return -value
+        case ast.List(elts=entries) | ast.Tuple(elts=entries):
+            return [_value_of(entry) for entry in entries]
+        case ast.Dict(keys=names, values=values):
+            keys = [_value_of(name) for name in names if name is not None]
+            return dict(zip(keys, map(_value_of, values), strict=True))
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[value]):
+            if name in _PRINTED_CALLS:
+                return _value_of(value)
+    raise ValueError("this is no print of a value")
 
 
 def _unquoted(literal: str) -> str:
@@ -353,5 +403,8 @@ def _places(
     """The row itself, then objects in it, each with what its columns' names begin with."""
     yield "", row
     for name in within:
-        if isinstance(row.get(name), Mapping):
-            yield f"{name}.", row[name]
+        value = row.get(name)
+        if isinstance(value, str) and value.startswith("{"):  # a table's cell
+            value = _decoded(value) or _printed(value)
+        if isinstance(value, Mapping):
+            yield f"{name}.", value

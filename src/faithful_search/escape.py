@@ -58,14 +58,16 @@ def as_markdown(text: str) -> Written:
     """`text` as one line of Markdown that shows it as it is, without markup, links, HTML or table
     cells of its own.
     """
-    shown = printable(" ".join(text.split()))
-    return Written(_NUMBER.sub(r"\1\\", _MARKUP.sub(r"\\\g<0>", shown)))
+    line = printable(" ".join(text.split()))
+    without_markup = _MARKUP.sub(r"\\\g<0>", line)
+    return Written(_NUMBER.sub(r"\1\\", without_markup))
 
 
 def as_code(text: str) -> Written:
     """`text` as code within a line of Markdown or a table's cell, which nothing in it can end."""
-    shown = printable(" ".join(text.split())).replace("`", "'").replace("|", "¦")
-    return Written(f"`{shown or ' '}`")
+    line = printable(" ".join(text.split()))
+    code = line.replace("`", "'").replace("|", "¦")
+    return Written(f"`{code or ' '}`")
 
 
 def as_block(text: str, language: str = "") -> Written:
@@ -77,9 +79,10 @@ def as_block(text: str, language: str = "") -> Written:
         ls
         ```
     """
-    shown = printable(text).rstrip("\n")
-    fence = "`" * max(3, *(len(run) + 1 for run in _FENCE.findall(shown)), 3)
-    return Written(f"{fence}{language}\n{shown}\n{fence}")
+    code = printable(text).rstrip("\n")
+    longest_run = max(map(len, _FENCE.findall(code)), default=0)
+    fence = "`" * max(3, longest_run + 1)
+    return Written(f"{fence}{language}\n{code}\n{fence}")
 
 
 def as_literal(text: str) -> Written:

@@ -32,6 +32,9 @@ _HALF = re.compile("[\ud800-\udfff]")
 BLANK = b" \t\r\n\x00"
 """What may stand around a value: a crash leaves NULs at a file's end."""
 _MARK = "\ufeff"  # a byte order mark
+_AROUND = _MARK + BLANK.decode()
+# What the fast decoder raises for what the lenient one may read
+_NOT_READ = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 
 class Decoded(NamedTuple):
@@ -52,7 +55,7 @@ def decode(data: str | bytes, halves: bool = False, beyond: bool = False) -> Any
     if len(data) <= MOST_BYTES:
         try:
             value = msgspec.json.decode(data)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        except _NOT_READ:
             pass
         else:
             check_depth(data, value)
@@ -70,11 +73,11 @@ def decoded(
     in strings.
     """
     _check_size(data, most)
-    with suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
+    with suppress(*_NOT_READ):
         value = msgspec.json.decode(data)
         check_depth(data, value)
         return Decoded(value)
-    text = _as_text(data).strip(_MARK + BLANK.decode())
+    text = _as_text(data).strip(_AROUND)
     decoder = _Lenient(beyond=beyond)
     value = _tried(lambda: decoder.decode(text))
     check_depth(text, value)
@@ -109,11 +112,11 @@ def parts_of(
     `choose` gives the parts, or `None` where there are none. Raises `DataError` as `decode` does.
     """
     _check_size(data, most)
-    with suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
+    with suppress(*_NOT_READ):
         value = msgspec.json.decode(data)
         parts = choose(value)
         return None if parts is None else list(map(msgspec.json.encode, parts))
-    text = _as_text(data).strip(_MARK + BLANK.decode())
+    text = _as_text(data).strip(_AROUND)
     value = _tried(lambda: json.loads(text, strict=False, parse_int=_integer))
     parts = choose(value)
     return None if parts is None else [json.dumps(part).encode() for part in parts]
@@ -148,7 +151,7 @@ class _Lenient(json.JSONDecoder):
 
     def __init__(self, strict: bool = False, beyond: bool = False) -> None:
         self.keeps_beyond = beyond
-        self.beyond = False
+        self.has_beyond = False  # whether a number was read as `None`
         constant = self._refused if strict else self._constant
         super().__init__(
             strict=strict,
@@ -159,35 +162,37 @@ class _Lenient(json.JSONDecoder):
 
     def repaired(self, value: Any, text: str) -> Decoded:
         """The value without the half characters that the text holds."""
-        repairs = [_BEYOND] if self.beyond else []
+        repairs = [_BEYOND] if self.has_beyond else []
         if _ESCAPED_HALF.search(text) or _HALF.search(text):
-            whole = _without_halves(value)
-            if whole != value:
-                value = whole
+            well_formed_value = _without_halves(value)
+            if well_formed_value != value:
+                value = well_formed_value
                 repairs.append(_HALVES)
         return Decoded(value, tuple(repairs))
 
-    def _number(self, written: str) -> int | float | None:
-        number: int | float = _integer(written) if written.lstrip("-").isdigit() else float(written)
-        return self._noted(number) if isinstance(number, float) else number
+    def _number(self, digits: str) -> int | float | None:
+        is_integer = digits.lstrip("-").isdigit()
+        number = _integer(digits) if is_integer else float(digits)
+        return number if isinstance(number, int) else self._noted(number)
 
     def _constant(self, name: str) -> float | None:
         return self._noted(float(name))
 
     def _noted(self, number: float) -> float | None:
+        """The number; `None` where it is beyond all floats, unless these are kept."""
         if self.keeps_beyond or math.isfinite(number):
             return number
-        self.beyond = True
+        self.has_beyond = True
         return None
 
     def _refused(self, name: str) -> None:
         raise ValueError(f"{name} is no JSON")
 
 
-def _integer(written: str) -> int | float:
+def _integer(digits: str) -> int | float:
     """The number; infinite where it has more digits than Python reads."""
     try:
-        return int(written)
+        return int(digits)
     except ValueError:
         return math.inf
 
@@ -201,9 +206,10 @@ def _as_text(data: str | bytes) -> str:
     return data if isinstance(data, str) else data.decode("utf-8", "surrogateescape")
 
 
-def _tried(read: Callable[[], Any]) -> Any:
+def _tried(decode_value: Callable[[], Any]) -> Any:
+    """The value that this decodes. Raises `DataError` for whatever it raises."""
     try:
-        return read()
+        return decode_value()
     except RecursionError:
         raise _TooDeep(_too_deep()) from None
     except ValueError as error:
@@ -220,15 +226,11 @@ def check_depth(data: str | bytes, value: Any) -> None:
     """Raise `DataError` where lists and objects are too many, or nested too deeply."""
     if len(data) <= 2 * MOST_NESTED:  # each level takes two brackets
         return
-    opened = (
-        data.count(b"[") + data.count(b"{")
-        if isinstance(data, bytes)
-        else data.count("[") + data.count("{")
-    )
-    if opened <= MOST_NESTED:
+    if _brackets_in(data) <= MOST_NESTED:
         return
     level = [value] if isinstance(value, dict | list) else []
-    depth = parts = 0
+    depth = 0
+    parts = 0
     while level:
         depth += 1
         parts += len(level)
@@ -236,11 +238,23 @@ def check_depth(data: str | bytes, value: Any) -> None:
             raise DataError(_too_deep())
         if parts > MOST_PARTS:
             raise DataError(f"more than {MOST_PARTS:,} lists and objects in one value")
-        inner: list[Any] = []
-        for entry in level:
-            held = entry.values() if isinstance(entry, dict) else entry
-            inner += [part for part in held if isinstance(part, dict | list)]
-        level = inner
+        level = _next_level(level)
+
+
+def _brackets_in(data: str | bytes) -> int:
+    """How many brackets open in a JSON text, those in strings among them."""
+    if isinstance(data, bytes):
+        return data.count(b"[") + data.count(b"{")
+    return data.count("[") + data.count("{")
+
+
+def _next_level(level: list[Any]) -> list[Any]:
+    """The lists and objects that stand in these."""
+    inner: list[Any] = []
+    for holder in level:
+        values = holder.values() if isinstance(holder, dict) else holder
+        inner += [value for value in values if isinstance(value, dict | list)]
+    return inner
 
 
 def check_nested(value: Any) -> None:
@@ -248,9 +262,11 @@ def check_nested(value: Any) -> None:
     level = [value] if isinstance(value, Mapping | list | tuple) else []
     for _ in range(MOST_NESTED + 1):
         inner: dict[int, Any] = {}  # each once, however often it is held
-        for entry in level:
-            held = entry.values() if isinstance(entry, Mapping) else entry
-            inner |= {id(part): part for part in held if isinstance(part, Mapping | list | tuple)}
+        for holder in level:
+            values = holder.values() if isinstance(holder, Mapping) else holder
+            for part in values:
+                if isinstance(part, Mapping | list | tuple):
+                    inner[id(part)] = part
         level = list(inner.values())
         if not level:
             return
@@ -266,4 +282,6 @@ def _without_halves(value: Any) -> Any:
         return well_formed(value)
     if isinstance(value, dict):
         return {well_formed(key): _without_halves(entry) for key, entry in value.items()}
-    return [_without_halves(entry) for entry in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_without_halves(entry) for entry in value]
+    return value

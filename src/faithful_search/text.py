@@ -49,6 +49,17 @@ def normalize(text: str, how: str = "squad") -> str:
     raise ConfigError(f"unknown normaliser {how!r}; there are: squad, pokee, unicode")
 
 
+def title_key(title: str) -> str:
+    """A title as titles are compared: two spellings have one key. One of signs alone is its own, so
+    that it is not taken for that of a passage without a title.
+
+    Example:
+        >>> title_key("Belt, Harbour"), title_key("!!!")
+        ('belt harbour', '!!!')
+    """
+    return normalize(title, "pokee") or title.strip()
+
+
 def exact_match(prediction: str | None, golds: Sequence[str], how: str = "squad") -> float:
     """1.0 when the normalised prediction equals any normalised gold, else 0.0."""
     if prediction is None or not golds:
@@ -65,7 +76,8 @@ def sub_exact_match(prediction: str | None, golds: Sequence[str], how: str = "sq
     """1.0 when the normalised prediction contains any (non-empty) normalised gold, else 0.0.
 
     `squad` and `pokee` look for the gold as characters, as published: `no` is in `unknown`.
-    `unicode` looks for whole words, and for `yes` and `no` as the first or the last of them.
+    `unicode` looks for whole words, and for `yes` and `no` as the first or the last of them; an
+    answer that has both there says neither.
 
     Example:
         >>> sub_exact_match("Unknown", ["no"]), sub_exact_match("Unknown", ["no"], "unicode")
@@ -75,18 +87,20 @@ def sub_exact_match(prediction: str | None, golds: Sequence[str], how: str = "sq
         return 0.0
     answer = normalize(prediction, how)
     for gold in golds:
-        wanted = normalize(gold, how)
-        if wanted and _contains(answer, wanted, how):
+        gold_answer = normalize(gold, how)
+        if gold_answer and _contains(answer, gold_answer, how):
             return 1.0
     return 0.0
 
 
-def _contains(answer: str, gold: str, how: str) -> bool:
-    if how != "unicode":
+def _contains(answer: str, gold: str, normaliser: str) -> bool:
+    """Whether one normalised text contains another, as `sub_exact_match` says."""
+    if normaliser != "unicode":
         return gold in answer
     if gold in _CLOSED:  # "There is no source" does not answer no
         words = answer.split()
-        return gold in (*words[:1], *words[-1:])
+        verdicts = _CLOSED.intersection((*words[:1], *words[-1:]))
+        return verdicts == {gold}  # "Yes, or no" answers neither
     return f" {gold} " in f" {answer} "
 
 
@@ -120,16 +134,16 @@ def sentences(text: str) -> list[str]:
     """Split at `.`, `!`, `?` before a capital or a digit and line breaks, but not after
     abbreviations and initials.
     """
-    sentences_so_far: list[str] = []
-    held = 0
+    pieces: list[str] = []
+    start = 0
     for match in _SENTENCE_END.finditer(text):
-        before = text[max(held, match.start() - 12) : match.start()]
+        before = text[max(start, match.start() - 12) : match.start()]
         if "\n" not in match[0] and _ABBREVIATION.search(before.rstrip()):
             continue
-        sentences_so_far.append(text[held : match.end()].strip())
-        held = match.end()
-    sentences_so_far.append(text[held:].strip())
-    return [sentence for sentence in sentences_so_far if sentence]
+        pieces.append(text[start : match.end()].strip())
+        start = match.end()
+    pieces.append(text[start:].strip())
+    return [sentence for sentence in pieces if sentence]
 
 
 def content_words(text: str) -> list[str]:
@@ -162,15 +176,16 @@ class NameFinder:
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self.names = dict(names)
-        opened: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+        # The names that begin with a word, each with the place of that word in it
+        by_first_word: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
         for name in sorted(names, key=len, reverse=True):  # "Ann Lee" is found before "Ann"
             first = _NAME_WORD.search(name)
             if first is None:
                 raise DataError(
                     f"the name {name!r} has no letter or digit, so it cannot be found in text"
                 )
-            opened[first.group()].append((name, first.start()))
-        self._opened = dict(opened)
+            by_first_word[first.group()].append((name, first.start()))
+        self._by_first_word = dict(by_first_word)
         # The same passages are looked through again and again.
         self.segments = lru_cache(maxsize=65536)(self._segments)
 
@@ -189,13 +204,10 @@ class NameFinder:
         parts: list[str] = []
         end = 0
         for match in _NAME_WORD.finditer(text):
-            for name, offset in self._opened.get(match.group(), ()):
+            for name, offset in self._by_first_word.get(match.group(), ()):
                 start = match.start() - offset
-                if (
-                    start >= end
-                    and text.startswith(name, start)
-                    and _whole(text, start, start + len(name))
-                ):
+                stands_here = start >= end and text.startswith(name, start)
+                if stands_here and _is_apart(text, start, start + len(name)):
                     parts += (text[end:start], name)
                     end = start + len(name)
                     break
@@ -212,7 +224,7 @@ def holds(text: str, name: str) -> bool:
         True
     """
     start = text.find(name) if _NAME_WORD.search(name) else -1
-    while start >= 0 and not _whole(text, start, start + len(name)):
+    while start >= 0 and not _is_apart(text, start, start + len(name)):
         start = text.find(name, start + 1)
     return start >= 0
 
@@ -231,9 +243,15 @@ def plain(title: str) -> str:
     return " ".join(unqualified(title).casefold().split())
 
 
-def _whole(text: str, start: int, end: int) -> bool:
-    opens = start == 0 or not (_in_word(text[start - 1]) and _in_word(text[start]))
-    return opens and (end == len(text) or not (_in_word(text[end - 1]) and _in_word(text[end])))
+def _is_apart(text: str, start: int, end: int) -> bool:
+    """Whether no word goes on over the ends of `text[start:end]`."""
+    return _divides_words(text, start) and _divides_words(text, end)
+
+
+def _divides_words(text: str, place: int) -> bool:
+    if place in (0, len(text)):
+        return True
+    return not (_in_word(text[place - 1]) and _in_word(text[place]))
 
 
 def _in_word(character: str) -> bool:

@@ -4,7 +4,7 @@ import pytest
 from doors import ANSWERS, FORGED, TEXT
 
 from faithful_search.adapters.openrlhf import answered, own_part, reward_function
-from faithful_search.errors import NoScoreError
+from faithful_search.errors import DataError, NoScoreError
 from faithful_search.scoring import Scoring
 
 PROMPT = "Answer the question. "
@@ -47,6 +47,16 @@ def test_a_rollout_without_a_value_is_an_error():
 def test_a_stated_value_is_counted_as_abstained():
     answer = reward_function("correctness", abstained=0.0)(["Lima"], [""], [None])
     assert answer["extra_logs"]["abstained"] == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("queries", "prompts", "labels"),
+    [(["Lima"], [], ["Lima"]), (["Lima", "Rome"], ["", ""], ["Lima"]), ([], [""], [])],
+)
+def test_lists_of_different_lengths_are_named(queries, prompts, labels):
+    counted = f"{len(queries)} queries, {len(prompts)} prompts, {len(labels)} labels"
+    with pytest.raises(DataError, match=counted):
+        reward_function("correctness")(queries, prompts, labels)
 
 
 def test_logs_hold_the_parts_that_all_rows_have():

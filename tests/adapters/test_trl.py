@@ -7,8 +7,13 @@ import pickle
 import pytest
 
 import faithful_search as fs
-from faithful_search.adapters.trl import TRLReward, read_completion, trl_reward_parts
-from faithful_search.errors import ConfigError, DialectError
+from faithful_search.adapters.trl import (
+    TRLReward,
+    asked_in,
+    read_completion,
+    trl_reward_parts,
+)
+from faithful_search.errors import ConfigError, DataError, DialectError
 from faithful_search.rewards import Correctness, EvidenceSensitivity, Format, Mix, Warmup
 from faithful_search.scoring import Scoring
 from faithful_search.tools import LocalSearch, Toolbox
@@ -54,6 +59,37 @@ def environment(toolbox):
     environment = fs.SearchEnvironment.factory(toolbox)()
     asyncio.run(environment.local_search(query="capital of Australia"))
     return environment
+
+
+def nested(depth: int) -> list:
+    """A list in lists."""
+    value: list = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+CALLED = {"name": "local_search", "arguments": {"query": nested(300)}}
+
+
+@pytest.mark.parametrize("call", [CALLED, {"type": "function", "function": CALLED}])
+def test_a_call_nested_too_deeply_is_a_broken_call_and_ends_nothing(call):
+    broken = [assistant("<think>Look.</think>", call), tool(FOUND), episode()[-1]]
+    assert values(broken, episode()) == [-1.0, 1.0]
+
+
+@pytest.mark.parametrize("completion", [{"role": "assistant"}, ["Canberra"], [[]], 7])
+def test_a_completion_that_is_no_message_is_refused(completion):
+    with pytest.raises(DataError, match="a completion is a text or a list of messages"):
+        read_completion(completion, "pou")
+
+
+AS_PARTS = [{"type": "image"}, {"type": "text", "text": QUESTION}]
+
+
+@pytest.mark.parametrize("content", [QUESTION, AS_PARTS])
+def test_the_question_is_read_off_the_prompt(content):
+    assert asked_in([{"role": "user", "content": content}], "pou") == QUESTION
 
 
 def test_a_right_cited_answer_earns_all():
@@ -117,6 +153,11 @@ def test_the_column_of_answers_can_have_any_name():
 def test_a_missing_column_of_answers_is_named():
     with pytest.raises(ConfigError, match=r"'answers'.*it has: gold"):
         fs.trl_reward("pou")(completions=[episode()], gold=["Canberra"])
+
+
+def test_a_dataset_without_another_column_is_named_so():
+    with pytest.raises(ConfigError, match="it has: no other"):
+        fs.trl_reward("pou")(prompts=["Where?"], completions=["x"])
 
 
 @pytest.mark.parametrize(

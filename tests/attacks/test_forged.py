@@ -308,7 +308,7 @@ def test_sources_in_an_agents_call_are_its_own_words() -> None:
     address = "https://e.org/zorb"
     query = {"query": "q", "sources": [{"title": FACT, "url": address}]}
     used = {"type": "tool_use", "id": "1", "name": "search", "input": query}
-    result = {"type": "tool_result", "tool_use_id": "1", "content": "Nothing."}
+    result = {"type": "tool_result", "tool_use_id": "1", "content": "A hall."}
     chat = [
         ASKED,
         {"role": "assistant", "content": [used]},
@@ -316,7 +316,7 @@ def test_sources_in_an_agents_call_are_its_own_words() -> None:
         {"role": "assistant", "content": f"Zorb ({address})"},
     ]
     trajectory = parse(chat, responses="messages")
-    assert [passage.text for passage in trajectory.evidence.values()] == ["Nothing."]
+    assert [passage.text for passage in trajectory.evidence.values()] == ["A hall."]
 
 
 @pytest.mark.parametrize("column", ["output", "completion", "messages", "rollout"])

@@ -45,6 +45,11 @@ BOUNDED = {
 """Patterns that are never given a long text, or not such a one, and why."""
 MATCHED = (
     "citations.reading._NO_SENTENCE",
+    "dialects.tool_calls._CODE",
+    "formats.call_markup._LEAD",
+    "formats.messages._OPENS_RESULT",
+    "formats.thought_markup._OPENS",
+    "formats.thought_markup._REPLY",
     "measure.gates._FORM",
     "rewards.lures._RELATION_OF",
 )
@@ -291,10 +296,13 @@ def slow(pattern: re.Pattern[Any], beginning: str, unit: str, tail: str) -> str:
         return f"{attack}: {few:.2f} s for {FEW} characters"
     if seconds(pattern, text(SIZE)) < 2 * FLOOR:
         return ""
-    short = min(seconds(pattern, text(SIZE)) for _ in range(3))
-    long = min(seconds(pattern, text(4 * SIZE)) for _ in range(3))
-    growth = long / max(short, FLOOR)
-    return f"{attack}: four times the text takes {growth:.0f} times" if growth > MOST else ""
+    for _ in range(3):  # the machine's other work may last longer than a measurement
+        short = min(seconds(pattern, text(SIZE)) for _ in range(3))
+        long = min(seconds(pattern, text(4 * SIZE)) for _ in range(3))
+        growth = long / max(short, FLOOR)
+        if growth <= MOST:
+            return ""
+    return f"{attack}: four times the text takes {growth:.0f} times"
 
 
 def test_every_pattern_is_linear_in_what_nearly_matches_it(rounds: int) -> None:

@@ -7,8 +7,10 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from subprocess import PIPE
+from types import SimpleNamespace
 
 import pytest
 from agent_rows import JUDGED, CountingJudge, file_of, rollout, rollouts, silent_on
@@ -17,7 +19,7 @@ from stub_server import StubServer, tool_call
 
 import faithful_search as fs
 from faithful_search.cli import cli
-from faithful_search.cli.asking import print_step
+from faithful_search.cli.asking import _outside_the_world, print_step
 from faithful_search.measure import metrics
 from faithful_search.measure.audit import audit
 from faithful_search.trajectory import Evidence, Step, read_jsonl
@@ -255,6 +257,12 @@ def test_the_command_starts_without_heavy_packages():
     assert fs.__version__ in version.stdout
 
 
+def test_python_runs_the_package_as_the_command():
+    as_module = [sys.executable, "-m", "faithful_search", "--version"]
+    version = subprocess.run(as_module, capture_output=True, text=True, check=True)
+    assert version.stdout == f"faithful-search, version {fs.__version__}\n"
+
+
 def calls(messages):
     """An OpenAI-style model: one search, then the sentence that it read."""
     if messages[-1]["role"] == "user":
@@ -303,6 +311,22 @@ def test_it_works_without_a_flag_and_its_transcript_is_audited(run, tmp_path):
     audited = run("audit", "ask.jsonl", "--no-report")
     assert audited.exit_code == 0, audited.output
     assert "citation" in audited.output, audited.output
+
+
+def test_a_question_that_the_world_cannot_answer_is_answered_with_a_warning(run):
+    done = run("ask", "Who won the 2022 World Cup?")
+    assert "This agent knows only the bundled world" in done.output
+
+
+@pytest.mark.parametrize(
+    "elsewhere", [{"url": "http://127.0.0.1:9"}, {"browse": True}, {"web_search": "brave"}]
+)
+def test_a_question_to_another_agent_or_the_web_has_no_warning(elsewhere):
+    options = {"url": None, "policy": "tiny", "browse": False, "web_search": None}
+    environment = SimpleNamespace(corpus="world")
+    outside = partial(_outside_the_world, "Who won the 2022 World Cup?", environment)
+    assert outside(options)
+    assert not outside({**options, **elsewhere})
 
 
 def test_json_is_one_object_and_several_threads_vote(run, tmp_path):

@@ -297,6 +297,7 @@ def test_evidence_is_changed_exchanged_and_deleted():
         ("Europe", "Italy lies in Europe.", agents.ELSEWHERE),
         ("Africa", "The continent of Italy is Asia.", agents.INVENTED),
         ("unknown", "Bread dough rests.", agents.NOTICED),
+        (r"\boxed{unknown}", "Bread dough rests.", agents.NOTICED),
         (None, "Bread dough rests.", agents.NOTICED),
     ],
 )

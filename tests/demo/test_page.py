@@ -101,7 +101,17 @@ def upload(page, file: Path) -> None:
 
 
 def tab(page, name):
-    page.get_by_role("tab", name=name).click()
+    """Open a tab; once more where the page did not listen yet."""
+    from playwright.sync_api import TimeoutError as PlaywrightTimeout
+
+    for _ in range(3):
+        page.get_by_role("tab", name=name).click()
+        try:
+            page.get_by_role("tab", name=name, selected=True).wait_for(timeout=10_000)
+            return
+        except PlaywrightTimeout:
+            continue
+    raise AssertionError(f"the page does not open {name}")
 
 
 def audit(page, text):

@@ -16,6 +16,7 @@ from paths import ROOT
 
 from faithful_search import dialects
 from faithful_search.dialects import Dialect, detect, load, parse
+from faithful_search.dialects.detection import dialect_table
 from faithful_search.dialects.fence import Fence, tags, unescape
 from faithful_search.errors import ConfigError
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
@@ -218,10 +219,10 @@ def note_taker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dial
     _, _, code = page.partition("## Add a dialect")[2].partition("```python\n")
     (tmp_path / f"{NOTES}.py").write_text(code.partition("```")[0], encoding="utf-8")
     monkeypatch.setattr(dialects, "__path__", [*dialects.__path__, str(tmp_path)])
-    dialects._known.cache_clear()
+    dialect_table.cache_clear()
     yield load(NOTES)
     sys.modules.pop(f"{dialects.__name__}.{NOTES}")
-    dialects._known.cache_clear()
+    dialect_table.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -236,20 +237,14 @@ def note_taker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dial
         test_the_slow_path_of_the_grammar_reads_the_same,
         test_other_evidence_changes_nothing_the_agent_wrote,
         test_a_text_cut_before_its_answer_has_none,
+        test_unfenced_evidence_never_speaks_for_the_agent,
+        test_a_response_that_was_cut_off_ends_where_the_agent_goes_on,
     ],
 )
 def test_the_dialect_in_contributing_keeps_each_promise(
-    note_taker: Dialect, promise: Check
+    note_taker: Dialect, promise: Callable[..., None]
 ) -> None:
-    promise(NOTES)
-
-
-def test_the_dialect_in_contributing_keeps_evidence_in(note_taker: Dialect) -> None:
-    test_unfenced_evidence_never_speaks_for_the_agent(NOTES)
-
-
-def test_the_dialect_in_contributing_reads_what_was_cut_off(note_taker: Dialect) -> None:
-    test_a_response_that_was_cut_off_ends_where_the_agent_goes_on(NOTES)
+    promise(NOTES)  # asserts
 
 
 def test_the_dialect_in_contributing_is_detected(note_taker: Dialect) -> None:

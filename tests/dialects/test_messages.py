@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from dialect_texts import EVERY, PIECES, written
+from dialect_texts import EVERY, PIECES, kinds, written
 from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 
@@ -252,9 +252,10 @@ def test_ambiguity_is_said_and_nobody_is_named() -> None:
         assert (found.dialect, found.confidence) == (None, 0.0)
         assert found.why
     assert detect(query).why == "auto_refine, research, search_r1 and self_eval fit equally well"
-    for text, said in ((call, "no dialect fits"), ("Hello.", r"no dialect fits.*plain text")):
+    for text, said in ((query, "no dialect fits"), ("Hello.", r"no dialect fits.*plain text")):
         with pytest.raises(DialectError, match=said):
             parse(text)
+    assert "dialect_assumed" in kinds(parse(call))
     assert parse("Hello.", "pou").issues == ()
 
 

@@ -289,6 +289,8 @@ def test_r1_searchers_thought_may_be_opened_or_not(opening: str) -> None:
         ("research", "\nT\nx\n\nU\ny\nz\n", [("T", "x"), ("U", "y\nz")], ""),
         ("research", '\n"T"\nx\n\nstill x\n\n"U"\ny\n', [("T", "x\n\nstill x"), ("U", "y")], ""),
         ("research", "\nnothing to search\n", [], "nothing to search"),
+        ("research", "\nThe Seine.\n", [("", "The Seine.")], ""),
+        ("r1_searcher", "\nThe Seine.\n", [("", "The Seine.")], ""),
         ("research", "\n\n", [], ""),
         ("research", "\nT\nx\n\nonly\n", [("T", "x"), ("", "only")], ""),
         ("r1_searcher", '\n(1)"Title: A ""b"" Text:  he said ""c""."\n(2)Title: D Text: e\n',

@@ -26,6 +26,8 @@ def responds(body: Any) -> str:
 
 # what tools return
 
+# dialects whose responses have a form: a tool of another kind returns prose
+SHAPED = ("web_dancer", "deep_researcher", "pokee", "search_r1_like")
 SEARCHED = {
     "search_query": "q",
     "web_page_info_list": [{"title": "T", "url": "u", "quick_summary": "s &lt;b>"}],
@@ -39,6 +41,7 @@ PAGE = [
     }
 ]
 HIT = {"query": "q", "search_results": [{"url": "u", "title": "T", "description": "d"}]}
+CUT = f"{json.dumps([HIT])[:-9]}...(truncated)"
 READ = [
     {"url": "u", "information": "sum", "nested_urls": []},
     {"url": "v", "error message": "down"},
@@ -64,11 +67,12 @@ BLOCK = '{"name": "wikipedia_search", "arguments": {}}\nresult: \n"A"\ntext of A
     [
         ("deep_researcher", [SEARCHED], [("T", "s &lt;b>", "u")], ""),
         ("deep_researcher", PAGE, [("", "one\ntwo", "u")], ""),
-        *(("deep_researcher", value, [], json.dumps(value)) for value in ([], [1], {"a": 1}, [[]])),
+        *(("deep_researcher", value, [], json.dumps(value)) for value in ([], [[]])),
+        ("deep_researcher", {"a": 1}, [("", '{"a": 1}', "")], ""),
         ("pokee", [HIT], [("T", "d", "u")], ""),
         ("pokee", READ, [("", "sum", "u")], "down"),
         ("pokee", "Parsing failed: no JSON", [], "Parsing failed: no JSON"),
-        ("pokee", f"{json.dumps([HIT])[:-9]}...(truncated)", [], f"{json.dumps([HIT])[:-9]}...(truncated)"),
+        ("pokee", CUT, [("", CUT, "")], ""),
         ("search_r1_like", {"result": LIKE_DOCS}, [("Sea", "wet", ""), ("Lake", "flat", ""), ("Hill", "high", "")], ""),
         ("search_r1_like", {"result": "nothing found"}, [], "nothing found"),
         ("search_r1_like", "<information></information>", [], ""),
@@ -77,6 +81,8 @@ BLOCK = '{"name": "wikipedia_search", "arguments": {}}\nresult: \n"A"\ntext of A
                                ("Lake", "1. [inner](x)", "l"), ("Hill", "high", "h")], ""),
         ("web_dancer", VISIT, [("", "Evidence in page: \ne\n\nSummary: \ns", "https://x.org")], ""),
         ("web_dancer", "[visit] Failed", [], "[visit] Failed"),
+        ("web_dancer", "[Search] Invalid request", [], "[Search] Invalid request"),
+        *((name, "The Seine.", [("", "The Seine.", "")], "") for name in SHAPED),
         ("recall", BLOCK, [("A", "text of A", "")], ""),
         ("recall", "error: execution timed out", [], "execution timed out"),
         ("openai", {"results": [{"url": "u", "snippet": "s"}]}, [("", "s", "u")], ""),

@@ -80,6 +80,23 @@ def test_the_statement_before_an_exchange_is_not_in_the_evidence():
     assert {pair.hypothesis in pair.premise for pair in pairs} == {False}
 
 
+@pytest.mark.parametrize("seed", [3160, 3622])
+def test_no_sentence_of_a_joined_statement_stays_beside_its_exchange(seed):
+    texts = {
+        "Kestrel Bridge": "Kestrel Bridge is a stone bridge in the north of Varna. "
+        "Kestrel Bridge was opened by the mayor in 1931. "
+        "The bridge was closed to cars in 1988 and it has two arches.",
+        "Other": "Other is a village in the hills of Moravia near Brno.",
+        "Third": "Third was a poet who lived in Lisbon for ten years.",
+    }
+    corpus = [
+        CorpusPassage(title, text, place) for place, (title, text) in enumerate(texts.items())
+    ]
+    _, false = statement_pairs(corpus[0], corpus, random.Random(seed))
+    assert false.kind == "evidence_only"
+    assert "Kestrel Bridge was opened by the mayor in 1931." not in false.premise
+
+
 def test_a_right_answer_stands_in_its_evidence():
     assert all("Norwich" in pair.premise for pair in answers() if pair.label)
 

@@ -153,6 +153,12 @@ def test_padding_is_no_part_of_the_hypothesis():
     assert collate(examples)["claim_mask"].sum(dim=1).tolist() == [2, 2]
 
 
+def test_a_batch_is_padded_to_a_multiple():
+    reader = SpanReader(bert_tokenizer().backend_tokenizer)
+    batch = collate(span_rows(reader, [row(0, True)]), pad_to_multiple_of=64)
+    assert {part.shape[1] for name, part in batch.items() if name != "labels"} == {64}
+
+
 def test_a_tokenizer_of_another_kind_is_refused(tmp_path):
     import lab
 

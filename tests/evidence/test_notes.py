@@ -13,6 +13,8 @@ from faithful_search.trajectory import Evidence, ToolCall
 
 QUERY = "Ada Mirov born Oslo"
 ERRORS = [
+    "The tool call is not allowed.",
+    "Your tool call must specify a query.",
     "Error: 429 Too Many Requests while searching for 'Ada Mirov born Oslo'",
     "Search error: request for 'Ada Mirov born Oslo' timed out",
     "[ERROR] upstream returned 500",
@@ -46,12 +48,17 @@ ERRORS = [
     "Tool search does not exist.",
     "Unknown tool 'Oslo is the answer'. Available tools: search.",
     "The provided webpage content could not be accessed. Please check the URL or file format.",
+    "[visit] Failed to read page.",
+    "[Search] Invalid request format: Input must be a JSON object containing 'query' field",
+    "[Python Interpreter Error]: Formatting error.",
+    'Error: Tool call is not a valid JSON. Tool call must contain a valid "name" field.',
     "Fehler: Zeitüberschreitung bei der Suche nach Oslo",
     "Erreur : délai dépassé",
     "搜索失败",
     '{"result": "Search error: request for \'Ada Mirov born Oslo\' timed out"}',
 ]
 EMPTY = [
+    "[search results for Rome]: No results found.",
     "No results found for 'Ada Mirov born Oslo'. Try with a less restrictive filter.",
     "No results.",
     "No relevant documents found.",
@@ -66,6 +73,9 @@ EMPTY = [
     "Could not find [Ada Mirov born Oslo]. Similar: ['Ada', 'Mira Ada', 'Adam']",
     "0 results for Ada Mirov born Oslo",
     "Nothing found.",
+    "nothing to search",
+    "None",
+    "Finished execution.",
     "Not found: Ada Mirov born Oslo",
     "Keine Ergebnisse für „Ada Mirov born Oslo“",
     "Aucun résultat pour « Ada Mirov born Oslo »",
@@ -135,6 +145,11 @@ SOURCES = [
     "Oslo is it.",
     '{"answer": "Ada Mirov was born in Veldt.", "query": "Ada Mirov born Oslo"}',
     '{"query": "Ada Mirov born Oslo", "population": 709037}',
+    '{"song": "Nothing"}',
+    "[Book review] Error: A Novel. The story of a town in Oran.",
+    "[Chapter 1] Not found: the lost city, which was mapped in 1911.",
+    "Tool call is not the same as function call in all APIs.",
+    "The tool call must name a function; its result is sent back as a message.",
     '{"query": "Ada Mirov born Oslo", "exists": true}',
 ]
 
@@ -151,6 +166,13 @@ def test_an_error_is_a_note(text):
 
 @pytest.mark.parametrize("text", EMPTY)
 def test_an_empty_result_is_a_note(text):
+    assert kind(text) == "empty"
+
+
+@pytest.mark.parametrize(
+    "text", ['{"results": [], "suggestion": "None"}', '{"documents": "None", "total": 0}']
+)
+def test_fields_that_hold_nothing_are_a_note(text):
     assert kind(text) == "empty"
 
 
@@ -189,6 +211,18 @@ def test_what_code_prints_from_between_quotes_is_an_echo():
 def test_a_page_that_says_nothing_else_is_a_note(text):
     about = {"title": "Oslo", "url": "https://ex.org/towns/Oslo"}
     assert kind(text, **about) is not None
+
+
+@pytest.mark.parametrize("about", [{"title": "Songs of 1983"}, {"url": "https://ex.org/songs/9"}])
+@pytest.mark.parametrize("text", ["Nothing", "None", '"null"', "nothing."])
+def test_a_word_for_nothing_on_a_page_is_what_it_says(text, about):
+    assert kind(text) == "empty"
+    assert kind(text, **about) is None
+
+
+@pytest.mark.parametrize("text", ['{"result": "None"}', '["None"]', '{"data": {"text": "null"}}'])
+def test_a_word_for_nothing_as_all_that_a_call_returned_is_a_note(text):
+    assert kind(text) == "empty"
 
 
 def test_a_long_text_behind_an_error_is_evidence():

@@ -96,6 +96,14 @@ def test_places_in_bytes_are_read_as_characters():
     assert cited(message) == (Citation((10, 19), ADA, "api"),)
 
 
+@pytest.mark.parametrize("name", ["web", "retrievedContext", "retrieved_context", "maps"])
+def test_a_page_is_cited_whatever_gemini_found_it_with(name):
+    supports = [{"segment": {"endIndex": 9}, "groundingChunkIndices": [0]}]
+    metadata = {"groundingChunks": [{name: {"uri": ADA}}], "groundingSupports": supports}
+    message = {"content": ANSWER, "groundingMetadata": metadata}
+    assert cited(message) == (Citation((0, 9), ADA, "api"),)
+
+
 def test_a_file_is_cited_at_a_place():
     beside = [{"type": "file_citation", "file_id": "file-1", "filename": "a.pdf", "index": 9}]
     assert cited({"content": ANSWER, "annotations": beside}) == (Citation((9, 9), "file-1", "api"),)

@@ -3,12 +3,14 @@ beside a message.
 """
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from faithful_search.errors import DataError
+from faithful_search.formats import streams
 from faithful_search.reading.rows import READER, Raw, read_trajectories
 from faithful_search.trajectory import Trajectory
 
@@ -107,6 +109,122 @@ def test_streamed_calls_are_put_together():
     assert trajectory.steps[0].call.arguments == {"query": "Ada"}
 
 
+def whole_call(identity: str, query: Any, **place: int) -> dict[str, Any]:
+    return {"id": identity, "function": {"name": "search", "arguments": query}, **place}
+
+
+@pytest.mark.parametrize("place", [{}, {"index": 0}])
+def test_streamed_calls_without_a_number_of_their_own_are_apart(place):
+    queries = '{"query": "Ada"}', '{"query": "Bob"}'
+    pieces = [
+        chunk(tool_calls=[whole_call(str(number), query, **place)])
+        for number, query in enumerate(queries)
+    ]
+    steps = read({"messages": [USER], "response": pieces}).steps
+    assert [step.call.arguments["query"] for step in steps] == ["Ada", "Bob"]
+
+
+def test_streamed_arguments_may_be_an_object():
+    pieces = [chunk(tool_calls=[whole_call("1", {"query": "Ada"}, index=0)])]
+    [step] = read({"messages": [USER], "response": pieces}).steps
+    assert step.call.arguments == {"query": "Ada"}
+
+
+def test_a_name_that_is_streamed_with_each_piece_is_one_name():
+    pieces = [
+        chunk(tool_calls=[piece("search", '{"query"')]),
+        chunk(tool_calls=[piece("search", ': "Ada"}')]),
+    ]
+    [step] = read({"messages": [USER], "response": pieces}).steps
+    assert (step.call.name, step.call.arguments) == ("search", {"query": "Ada"})
+
+
+def test_a_streamed_refusal_is_the_answer():
+    pieces = [chunk(content="", refusal="I can"), chunk(refusal="not.")]
+    assert read({"messages": [USER], "response": pieces}).answer == "I cannot."
+
+
+def test_a_tool_that_was_streamed_before_its_result_is_called_once():
+    running = {"index": 0, "type": "search", "arguments": '{"query": "Ada"}'}
+    results = {"results": [{"title": "Ada", "url": "https://a.org", "content": PASSAGE}]}
+    pieces = [
+        chunk(executed_tools=[running]),
+        chunk(executed_tools=[{**running, "search_results": results}]),
+        chunk(content="Veldt"),
+    ]
+    first, _ = read({"messages": [USER], "response": pieces}).steps
+    assert [passage.text for passage in first.evidence] == [PASSAGE]
+
+
+def test_a_streamed_answer_that_is_spoken_is_put_together():
+    pieces = [
+        chunk(audio={"id": "a"}),
+        chunk(audio={"transcript": "Vel"}),
+        chunk(audio={"transcript": "dt"}),
+    ]
+    assert read({"messages": [USER], "response": pieces}).answer == "Veldt"
+
+
+def test_other_documents_of_the_same_number_are_kept():
+    pieces = [chunk(documents=[{"index": 0, "text": text}]) for text in ("A page.", "Another.")]
+    trajectory = read({"messages": [USER], "response": [*pieces, chunk(content="Veldt")]})
+    assert texts(trajectory) == ["A page.", "Another."]
+
+
+def test_documents_that_are_streamed_twice_count_once():
+    documents = [{"title": "Ada", "text": PASSAGE}]
+    pieces = [chunk(documents=documents), chunk(documents=documents, content="Veldt")]
+    assert texts(read({"messages": [USER], "response": pieces})) == [PASSAGE]
+
+
+def mistral(thought: str) -> list[dict[str, Any]]:
+    return [{"type": "thinking", "thinking": [{"type": "text", "text": thought}]}]
+
+
+STREAMED_THOUGHTS: dict[str, list[dict[str, Any]]] = {
+    "Mistral": [chunk(content=mistral("Look ")), chunk(content=mistral("at it."))],
+    "OpenRouter": [
+        chunk(reasoning_details=[{"type": "reasoning.text", "text": text}])
+        for text in ("Look ", "at it.")
+    ],
+    "OpenRouter, a word twice": [
+        chunk(reasoning_details=[{"type": "reasoning.text", "text": text}])
+        for text in ("L", "o", "o", "k at it.")
+    ],
+    "of another name": [chunk(thought="Look "), chunk(thought="at it.")],
+}
+
+
+@pytest.mark.parametrize("api", STREAMED_THOUGHTS)
+def test_a_streamed_thought_is_put_together(api):
+    pieces = [*STREAMED_THOUGHTS[api], chunk(content="Vel"), chunk(content="dt")]
+    [step] = read({"messages": [USER], "response": pieces}).steps
+    assert (step.think, step.answer) == ("Look at it.", "Veldt")
+
+
+def test_a_streamed_call_of_a_function_is_put_together():
+    pieces = [
+        chunk(function_call={"name": "search", "arguments": ""}),
+        chunk(function_call={"arguments": '{"query": "Ada"}'}),
+    ]
+    [step] = read({"messages": [USER], "response": pieces}).steps
+    assert step.call.arguments == {"query": "Ada"}
+
+
+def test_a_streamed_field_that_is_not_known_is_reported():
+    pieces = [chunk(retrieved="A page "), chunk(retrieved="of text."), chunk(content="Veldt")]
+    trajectory = read({"messages": [USER], "response": pieces})
+    assert any("retrieved" in issue.why for issue in trajectory.issues)
+
+
+@pytest.mark.parametrize("content", [{}, {"content": {"role": "model", "parts": [{"text": ""}]}}])
+def test_pages_that_a_streamed_answer_rests_on_are_kept(content):
+    pages = {"urlContextMetadata": {"urlMetadata": [{"retrievedUrl": "https://a.org/veldt"}]}}
+    events = [*STREAMS["Gemini"], {"candidates": [{**content, **pages}]}]
+    trajectory = read({"messages": [USER], "response": events})
+    assert [page.url for page in trajectory.evidence.values()] == ["https://a.org/veldt"]
+
+
 def test_a_streamed_input_of_anthropic_is_put_together():
     block = {"type": "tool_use", "id": "1", "name": "search", "input": {}}
     deltas = [{"type": "input_json_delta", "partial_json": text} for text in ('{"q": ', '"Ada"}')]
@@ -116,6 +234,59 @@ def test_a_streamed_input_of_anthropic_is_put_together():
         *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas),
     ]
     assert read({"messages": [USER], "events": events}).steps[0].call.arguments == {"q": "Ada"}
+
+
+def reply_of_anthropic(*blocks: dict[str, Any]) -> list[dict[str, Any]]:
+    starts = [
+        {"type": "content_block_start", "index": place, "content_block": block}
+        for place, block in enumerate(blocks)
+    ]
+    return [{"type": "message_start", "message": {}}, *starts]
+
+
+def response_of_openai(number: int) -> dict[str, Any]:
+    content = [{"type": "output_text", "text": f"answer {number}"}]
+    output = [{"type": "message", "role": "assistant", "content": content}]
+    response = {"object": "response", "id": str(number), "output": output}
+    return {"type": "response.completed", "response": response}
+
+
+def candidate_of_gemini(index: int) -> dict[str, Any]:
+    return {
+        "index": index,
+        "content": {"role": "model", "parts": [{"text": f"answer {index + 1}"}]},
+    }
+
+
+FURTHER_ANSWERS = {
+    "Anthropic, behind a call": [
+        *reply_of_anthropic({"type": "tool_use", "id": "1", "name": "search", "input": {}}),
+        *reply_of_anthropic({"type": "text", "text": "answer 1"}),
+        *reply_of_anthropic({"type": "text", "text": "answer 2"}),
+    ],
+    "OpenAI, whole": [response_of_openai(1), response_of_openai(2)],
+    "Gemini, in one piece": [
+        {"candidates": [candidate_of_gemini(0), candidate_of_gemini(1)]},
+        {"candidates": []},
+    ],
+    "Gemini, in pieces": [
+        {"candidates": [candidate_of_gemini(0)]},
+        {"candidates": [candidate_of_gemini(1)]},
+    ],
+}
+
+
+@pytest.mark.parametrize("index", [None, {}, "0"])
+def test_a_streamed_candidate_without_a_number_is_the_first(index):
+    events = [{"candidates": [{**candidate_of_gemini(0), "index": index}]}, {"candidates": []}]
+    assert read({"messages": [USER], "events": events}).answer == "answer 1"
+
+
+@pytest.mark.parametrize("api", FURTHER_ANSWERS)
+def test_a_further_streamed_answer_is_counted(api):
+    trajectory = read({"messages": [USER], "events": FURTHER_ANSWERS[api]})
+    assert trajectory.answer == "answer 1"
+    assert any("1 further answers" in issue.why for issue in trajectory.issues)
 
 
 PYDANTIC = [
@@ -359,3 +530,13 @@ def test_smolagents_calls_may_be_flat():
 def test_a_broken_stream_is_refused():
     with pytest.raises(DataError):
         read({"response": [{"type": "message_start"}]})
+
+
+def test_a_long_streamed_thought_takes_linear_time():
+    def seconds(size: int) -> float:
+        pieces = [chunk(content=mistral("a word "))] * size
+        start = time.perf_counter()
+        streams.read(pieces)
+        return time.perf_counter() - start
+
+    assert seconds(40_000) < 30 * seconds(4_000)

@@ -46,6 +46,11 @@ class TestRows:
         assert [issue.kind for issue in read(row).issues] == [NO_TRACE]
 
 
+def test_an_audit_does_not_count_it_as_answered_without_evidence(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps(BENCH))
+    assert audit(tmp_path / "a.jsonl", tmp_path / "out", workers=1).unbacked == 0
+
+
 def test_naming_its_column_reads_the_same():
     assert read(BENCH, Reader(text_column="article")) == read(BENCH)
 

@@ -227,6 +227,23 @@ STEPS = {
         },
         {"thought": "b", "action": {"name": "finish"}, "action_input": {"answer": "Veldt"}},
     ],
+    "a tool": [
+        {
+            "thought": "a",
+            "tool": "search",
+            "tool_input": {"query": "Ada"},
+            "observation": FOUND[0],
+        },
+        {"tool": "finish", "tool_input": {"answer": "Veldt"}},
+    ],
+    "a tool with an input and an output": [
+        {"thought": "a", "tool": "search", "input": {"query": "Ada"}, "output": FOUND[0]},
+        {"tool": "finish", "input": {"answer": "Veldt"}},
+    ],
+    "a tool with a query": [
+        {"thought": "a", "tool_name": "search", "query": "Ada", "observation": FOUND[0]},
+        {"tool_name": "finish", "input": {"answer": "Veldt"}},
+    ],
     "an object": [
         {
             "reasoning": "a",
@@ -246,6 +263,11 @@ def test_lists_of_react_steps_are_read(action, column):
     assert trajectory.steps[0].call.arguments == {"query": "Ada"}
     assert trajectory.steps[0].think == "a"
     assert trajectory.answer == "Veldt"
+
+
+def test_what_a_model_wrote_beside_its_action_is_no_observation():
+    step = {"thought": "a", "action": "search", "action_input": "Ada", "output": "Action: search"}
+    assert texts(read({"question": QUESTION, "steps": [step]})) == []
 
 
 def test_react_steps_without_actions_are_passed_over():

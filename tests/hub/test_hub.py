@@ -1,5 +1,6 @@
 """Model cards: front matter the Hub accepts, code that runs, results that are there."""
 
+import json
 import re
 from unittest.mock import patch
 
@@ -10,8 +11,9 @@ from agent_rows import file_of
 from huggingface_hub import ModelCard
 from huggingface_hub.errors import HTTPError
 
-from faithful_search.hub.cards import model_card, usage
-from faithful_search.hub.models import license_of
+from faithful_search.errors import ConfigError
+from faithful_search.hub.cards import eval_results, model_card, usage
+from faithful_search.hub.models import adapter_config, license_of
 from faithful_search.measure.evaluation import Evaluation, Record
 from faithful_search.measure.stats import Estimate, mean_ci
 
@@ -95,6 +97,34 @@ def test_front_matter_has_the_results_after_training(written):
     assert result["metrics"][0]["type"] == "exact_match"
     assert result["metrics"][0]["args"]["n"] == 4
     assert ModelCard(text).data.eval_results[0].metric_value == 0.75
+
+
+def test_results_of_too_few_questions_have_no_interval(tmp_path):
+    measured = evaluation([1.0]).to_dict()
+    measured["rows"]["exact_match"] |= {"low": None, "high": None}
+    (tmp_path / "metrics.json").write_text(json.dumps({"after": measured}))
+    [text] = eval_results(tmp_path, "me/world").values()
+    assert yaml.safe_load(text)[0]["notes"] == "n = 1, with tools"
+
+
+def test_the_results_before_are_written_where_there_are_none_after(tmp_path):
+    measured = evaluation([1.0, 0.0]).to_dict()
+    (tmp_path / "metrics.json").write_text(json.dumps({"before": measured, "after": None}))
+    [text] = eval_results(tmp_path, "me/world").values()
+    assert yaml.safe_load(text)[0]["value"] == 0.5
+
+
+@pytest.mark.parametrize("metrics", ["[]", "{}", '{"after": [1]}'])
+def test_metrics_without_an_evaluation_are_refused(tmp_path, metrics):
+    (tmp_path / "metrics.json").write_text(metrics)
+    with pytest.raises(ConfigError, match="holds no evaluation"):
+        eval_results(tmp_path, "me/world")
+
+
+def test_adapter_settings_that_are_no_object_are_refused(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("[1]")
+    with pytest.raises(ConfigError, match="cannot read"):
+        adapter_config(tmp_path)
 
 
 def test_the_body_has_the_command_and_the_results(written):

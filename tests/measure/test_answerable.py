@@ -20,6 +20,7 @@ from faithful_search.measure.answerable import (
     gold_of,
     gold_warning,
     is_closed,
+    look_up,
     queries_of,
     run_lookup,
     searches_needed,
@@ -28,6 +29,7 @@ from faithful_search.measure.answerable import (
 )
 from faithful_search.tasks import Task, load_tasks
 from faithful_search.tools.retrieval.corpus import passages
+from faithful_search.trajectory import Evidence
 
 CORPUS = [
     {"id": "p0", "title": "Arvon", "text": "The keeper of Arvon is Mila Dorn."},
@@ -137,6 +139,18 @@ def test_odd_annotations_are_none(odd):
     task = Task("q", "Where?", meta={"decomposition": odd, "chain": odd})
     assert queries_of(task, []) == [("Where?", "question")]
     assert gold_of(task) == {}
+
+
+def test_a_title_of_signs_alone_is_not_that_of_an_untitled_passage():
+    task = Task("band", "?", ("x",), supporting_titles=("!!!",))
+    untitled = look_up([task], [Evidence("A poem.")])
+    assert not untitled.keys
+
+
+def test_a_title_of_signs_alone_is_found():
+    task = Task("band", "?", ("x",), supporting_titles=("!!!",))
+    titled = look_up([task], [Evidence("A band.", "!!!")])
+    assert titled.keys == {("title", "!!!")}
 
 
 def test_a_fact_is_stated_by_a_passage_or_a_triple():

@@ -49,6 +49,18 @@ def test_the_rows_that_the_sentences_name_are_among_the_five():
     assert {*extremes(found)} < {*telling(found)}
 
 
+def unfinished(number: int) -> dict[str, str]:
+    """A rollout of this question that ends before its answer."""
+    row = rollout(number)
+    return {**row, "output": row["output"].partition("<answer>")[0]}
+
+
+def test_rows_without_an_answer_are_counted_by_row(tmp_path):
+    """Nine of one question and one of another: their mean over questions would make eight."""
+    result = audited(tmp_path, [*[unfinished(0)] * 9, unfinished(1), rollout(1)])
+    assert "10 of 11 rows end without an answer." in sentences(result)
+
+
 CITED = ("citation_returned", "citation_support_lexical", "citation_coverage")
 
 

@@ -286,6 +286,17 @@ def test_a_reply_that_was_cut_is_no_answer(monkeypatch, toolbox):
     assert (empty.steps, empty.stop_reason, whole.answer) == ((), "no_action", "Mila Dorn")
 
 
+def test_a_reply_that_was_cut_is_shown_as_it_is_kept(monkeypatch, toolbox):
+    async def chat(messages, body):
+        return ChatReply("The keeper is Mila", cut=True)
+
+    monkeypatch.setattr(served, "LLM", lambda *arguments: SimpleNamespace(chat=chat))
+    shown = []
+    agent = ServedAgent("stub", "http://127.0.0.1:9", toolbox)
+    [trajectory] = agent.run(TASKS[:1], on_step=lambda episode_id, step: shown.append(step))
+    assert shown == list(trajectory.steps)
+
+
 def test_an_endpoint_that_fails_is_no_verdict_about_the_agent(toolbox):
     with StubServer("context", label=reads) as server:
         ended = []

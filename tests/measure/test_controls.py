@@ -14,8 +14,10 @@ from faithful_search.inference.base import Sampling
 from faithful_search.measure.controls import (
     BLOCKED,
     CHANGED,
+    OPEN,
     blocked_by_passages,
     blocked_in_world,
+    compare,
     compared,
     control_tasks,
     control_values,
@@ -169,6 +171,14 @@ def test_gold_passages_are_found_by_id_title_or_answer():
     }
 
 
+def test_a_title_of_signs_alone_names_no_untitled_passage():
+    task = Task("band", "?", ("x",), supporting_titles=("!!!",))
+    untitled = Evidence("A poem.", source="p1")
+    titled = Evidence("A band.", "!!!", source="p2")
+    blocked = blocked_by_passages([task], [untitled, titled])
+    assert list(blocked["band"].edits) == ["A band."]
+
+
 def answered(answer, *texts, golds=("Rome",)):
     steps = (Step(call=ToolCall("s"), evidence=tuple(map(Evidence, texts))), Step(answer=answer))
     return Trajectory(steps=steps, answer=answer, answers=golds, question="Where?")
@@ -184,6 +194,10 @@ def answered(answer, *texts, golds=("Rome",)):
         ("Bonn", (), "Oslo", False),
         ("unknown", (), "unknown", False),
         (None, (), None, False),
+        (r"It is \boxed{Rome}.", (), "Oslo", True),
+        ('{"answer": "Bonn"}', (), "Exact Answer: Bonn\nConfidence: 90%", True),
+        (r"\boxed{unknown}", (), r"\boxed{unknown}", False),
+        (r"He moved. \boxed{unknown}", (), r"He moved. \boxed{unknown}", False),
     ],
 )
 def test_what_counts_as_given_all_the_same(given, texts, before, expected):
@@ -213,6 +227,26 @@ def test_follow_rate_and_memory_share_by_hand():
     assert (
         compared(CHANGED, answered("Rome", golds=("Lima",)), answered("Rome"))["follow_rate"] == 0.0
     )
+
+
+FORMS = (r"So it is \boxed{%s}.", '{"answer": "%s"}', "Exact Answer: %s\nConfidence: 90%%")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_controls_compare_what_an_answer_says(form):
+    rollout = answered(form % "Lima", golds=("Lima",))
+    values = compared(CHANGED, rollout, answered("Lima", golds=("Rome",)))
+    assert values == {"same_answer": 1.0, "follow_rate": 1.0, "exact_match_changed": 1.0}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_study_counts_an_answer_in_a_form_as_the_bare_one(form):
+    rows = []
+    for answer in ("Rome", "unknown"):
+        bare, own = answered(answer, "Rome is old."), answered(form % answer, "Rome is old.")
+        names = [msgspec.structs.replace(each, id="a@open") for each in (bare, own)]
+        rows.append([compare([each]).rows[OPEN] for each in names])
+    assert all(bare == own for bare, own in rows)
 
 
 # --- decorated

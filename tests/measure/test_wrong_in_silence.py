@@ -133,6 +133,65 @@ def test_words_stand_where_the_numbers_need_them(tmp_path: Path) -> None:
     assert (found.mistakes, found.readings) == ({}, {"dialect_assumed": 3})
 
 
+@pytest.mark.parametrize(
+    ("messages", "unbacked"),
+    [
+        ([CHAT[0], SAID], 1),
+        ([*CHAT[:3], SAID], 0),
+        ([*CHAT[:2], {**CHAT[2], "content": "Error: rate limited"}, SAID], 1),
+        ([CHAT[0], {**SAID, "content": "I don't know."}], 0),
+    ],
+)
+def test_answers_without_evidence_are_counted(tmp_path: Path, messages: Any, unbacked: int) -> None:
+    rows = file_of(tmp_path / "rows.jsonl", [{"messages": messages}])
+    result = audit(rows, tmp_path / "out", workers=1)
+    assert result.unbacked == unbacked
+    assert ("answered without evidence: 1 of 1" in str(result)) == bool(unbacked)
+
+
+def test_an_abstention_is_known_without_its_metric(tmp_path: Path) -> None:
+    row = {"messages": [CHAT[0], {**SAID, "content": "I don't know."}], "answers": ["Ada"]}
+    rows = file_of(tmp_path / "rows.jsonl", [row])
+    result = audit(rows, tmp_path / "out", workers=1, metrics=("answer_correctness",))
+    assert result.unbacked == 0
+
+
+LONG = "It was raised from the sea in 1961."
+
+
+@pytest.mark.parametrize(
+    ("column", "gold", "own_gold"),
+    [("answer", LONG, 1), ("Answers", LONG, 1), ("answer", "1961", 0), ("ground_truth", LONG, 0)],
+)
+def test_gold_answers_that_the_agent_said_are_doubted(
+    tmp_path: Path, column: str, gold: str, own_gold: int
+) -> None:
+    row = {"messages": [*CHAT[:3], {**SAID, "content": LONG}], column: gold}
+    result = audit(file_of(tmp_path / "rows.jsonl", [row]), tmp_path / "out", workers=1)
+    assert result.own_gold == own_gold
+    assert ("are what the agent itself said" in str(result)) == bool(own_gold)
+
+
+@pytest.mark.parametrize(("said", "gold"), [("Oslo", "Oslo"), (LONG, "1961")])
+def test_gold_answers_that_half_of_the_rows_share_are_not_doubted(
+    tmp_path: Path, said: str, gold: str
+) -> None:
+    rows = [
+        {"messages": [*CHAT[:3], {**SAID, "content": LONG}], "answer": LONG},
+        {"messages": [*CHAT[:3], {**SAID, "content": said}], "answer": gold},
+    ]
+    result = audit(file_of(tmp_path / "rows.jsonl", rows), tmp_path / "out", workers=1)
+    assert result.own_gold == 1
+    assert "are what the agent itself said" not in str(result)
+
+
+def test_gold_answers_from_a_named_column_are_not_doubted(tmp_path: Path) -> None:
+    row = {"messages": [*CHAT[:3], {**SAID, "content": LONG}], "answer": LONG}
+    rows = file_of(tmp_path / "rows.jsonl", [row])
+    result = audit(rows, tmp_path / "out", workers=1, gold_column="answer")
+    assert "are what the agent itself said" not in str(result)
+
+
 SESSION = [
     {"type": "summary", "summary": "s", "leafUuid": "u"},
     {"type": "user", "sessionId": "1", "message": {"role": "user", "content": "Who?"}},

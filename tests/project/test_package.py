@@ -59,6 +59,7 @@ LAYERS = (
     {"analysis", "hub", "serving", "demo"},
     {"recipes"},
     {"cli"},
+    {"__main__"},
 )
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
 HOSTS = {"inspect_ai", "openenv", "skyrl_gym", "verifiers", "verl"}

@@ -15,6 +15,7 @@ from hypothesis import given, settings, strategies as st
 
 from faithful_search.dialects import load
 from faithful_search.errors import DataError, DialectError
+from faithful_search.reading.files import total_rows
 from faithful_search.reading.rows import READER, Raw, Reader, RowSource, read_trajectories
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
@@ -85,6 +86,16 @@ def test_a_trajectorys_own_json_is_read_from_any_column(tmp_path):
         row.trajectory.dialect for row in read_trajectories(file_of(tmp_path / "b.jsonl", mixed))
     ]
     assert found == ["search_r1", "pou", "search_r1"]
+
+
+@pytest.mark.parametrize(
+    ("beside", "gold"), [({}, ()), ({"answers": ["Orvik"]}, ("Orvik",)), ({"gt": "Gal"}, ("Gal",))]
+)
+def test_a_trajectorys_answer_is_no_gold_answer(beside, gold):
+    unknown = Trajectory((Step(answer="Veldt"),), "Where?", "Veldt", dialect="pou")
+    row = {**json.loads(unknown.to_json()), **beside}
+    trajectory, _ = READER.read_row(row)
+    assert trajectory.answers == gold
 
 
 def test_messages_are_read_from_text_and_from_split_columns():
@@ -277,6 +288,33 @@ def test_a_row_with_other_cells_than_names_is_left_out(tmp_path, line):
     first, second, third = read_trajectories(tmp_path / "a.csv")
     assert "cells under 3 names of columns" in second.error
     assert first.trajectory == third.trajectory
+
+
+def test_a_row_whose_columns_of_one_name_differ_is_left_out(tmp_path):
+    header, line = table([ASKED]).rstrip().split(b"\r\n")
+    doubtful = [header + b",answers", line + b",elsewhere", line + b',"[""Orvik"", ""the town""]"']
+    (tmp_path / "a.csv").write_bytes(b"\r\n".join(doubtful))
+    first, second = read_trajectories(tmp_path / "a.csv")
+    assert "columns called 'answers' that differ" in first.error
+    assert second.trajectory.answers == ("Orvik", "the town")
+
+
+def test_columns_without_a_name_may_differ(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"output,,\n<answer>x</answer>,1,2\n")
+    [row] = read_trajectories(tmp_path / "a.csv")
+    assert row.trajectory.answer == "x"
+
+
+def test_rows_are_counted_in_a_folder_that_is_called_like_a_file(tmp_path):
+    (tmp_path / "a.parquet").mkdir()
+    parquet(tmp_path / "a.parquet" / "part-0.parquet", [ROW, ROW, ROW])
+    assert total_rows([tmp_path / "a.parquet"], limit=None) == 3
+
+
+def test_rows_of_a_file_that_cannot_be_read_are_not_counted(tmp_path):
+    pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "a.parquet").write_bytes(b"this is no parquet")
+    assert total_rows([tmp_path / "a.parquet"], limit=None) is None
 
 
 OBJECTS = st.dictionaries(

@@ -4,6 +4,7 @@ import pytest
 from agent_rows import CountingJudge
 from stub_judges import Author, Down, by_word
 
+from faithful_search.errors import ConfigError
 from faithful_search.judges import ContainmentJudge, GroundingJudge, Pair, Request
 from faithful_search.rewards import (
     Adaptive,
@@ -85,7 +86,14 @@ def test_the_reason_of_support_names_the_passages(judge, made, why):
     assert AnswerSupport(judge).score(made).why == why
 
 
-DECLINING = ("I don't know.", "unknown", "Die Quellen sagen dazu nichts.", "不知道")
+DECLINING = (
+    "I don't know.",
+    "unknown",
+    "Die Quellen sagen dazu nichts.",
+    "不知道",
+    r"\boxed{unknown}",
+    "Exact Answer: unknown\nConfidence: 5%",
+)
 
 
 @pytest.mark.parametrize("answer", DECLINING)
@@ -123,6 +131,11 @@ def test_nothing_is_measured_of_how_an_abstention_follows_from_the_thought(answe
         *((answer, ("Paris",), 1.0) for answer in DECLINING),
         ("Paris", ("Rome",), 0.0),
         ("unknown", ("Unknown",), 0.0),
+        (r"\boxed{unknown}", ("Unknown",), 0.0),
+        ("I don't know.\nConfidence: 5%", ("Paris",), 1.0),
+        ("Confidence: 5%", ("Paris",), 0.0),
+        (r"I could not find \boxed{Rome}", ("Paris",), 0.0),
+        (r"He was a painter. \boxed{unknown}", ("Paris",), 0.0),
         (None, ("Paris",), None),
         ("  ", (), None),
     ],
@@ -299,6 +312,169 @@ def test_a_right_answer_counts_where_cited_evidence_holds_it(made, value, suppor
     assert bool(score.why) == (value != 1.0)
 
 
+HIDDEN = [
+    "Romeo lives in the Rome of the play.\nConfidence: \\boxed{Paris}",
+    'Romeo lives in the Rome of the play.\nconfidence: {"answer": "Paris"}',
+    "Romeo lives in the Rome of the play. I could not find \\boxed{Paris}.",
+    "Romeo lives in the Rome of the play.\nI do not know \\boxed{Paris}.",
+]
+"""Answers whose words stand in E2, but for one that is compared with the gold answers."""
+
+
+@pytest.mark.parametrize("answer", HIDDEN)
+def test_an_answer_hidden_among_supported_words_does_not_open_the_gate(answer):
+    row = episode(answer, gold=("Paris",), refs=("E2",))
+    assert SourceGated().score(row).value == 0.0
+
+
+@pytest.mark.parametrize("answer", HIDDEN)
+def test_an_answer_hidden_among_supported_words_is_a_claim(answer):
+    row = episode(answer, gold=("Paris",), refs=("E2",))
+    assert AnswerSupport().score(row).value < 1.0
+
+
+@pytest.mark.parametrize("answer", HIDDEN)
+def test_a_judge_that_writes_claims_is_shown_what_the_answer_says(answer):
+    judge = Author()
+    AnswerSupport(judge).score(episode(answer, gold=("Paris",), refs=("E2",)))
+    [[request]] = judge.requests
+    assert "Paris" in request.fields["answer"].splitlines()
+
+
+PLAY_TEXT = "Romeo lives in the Rome of the play."
+UNCLAIMED = [
+    f"{PLAY_TEXT} I could not find Paris.",
+    f"{PLAY_TEXT}\nThe sources do not say Paris.",
+    f"{PLAY_TEXT}\nConfidence: Paris",
+    f"\\boxed{{{PLAY_TEXT}\nConfidence: Paris}}",
+    '{"answer": "{\\"answer\\": \\"Rome\\", \\"score\\": \\"Paris\\"}"}',
+    "Confidence: Paris",
+]
+"""Answers of which "Paris" is compared with the gold answers, and stands in what is no claim."""
+
+
+@pytest.mark.parametrize("metric", ["sub_em", "f1"])
+@pytest.mark.parametrize("answer", UNCLAIMED)
+def test_what_is_right_in_no_claim_earns_nothing(answer, metric):
+    row = episode(answer, gold=("Paris",), refs=("E1", "E2"))
+    score = SourceGated(Correctness(metric)).score(row)
+    assert (score.value, score.parts["supported"]) == (0.0, False)
+
+
+def test_what_is_right_in_no_claim_adds_nothing_to_f1():
+    row = episode("Rome\nConfidence: Paris", gold=("Paris or Rome",), refs=("E2",))
+    assert SourceGated(Correctness("f1")).score(row).value == pytest.approx(1 / 2)
+
+
+def test_a_judge_of_answers_is_asked_about_the_claims_where_there_is_more():
+    row = episode(f"{PLAY_TEXT} I could not find good bread.", gold=("Bread",), refs=("E2",))
+    outcome = Correctness("judge", judge=CountingJudge(by_word))
+    assert (outcome.score(row).value, SourceGated(outcome).score(row).value) == (1.0, 0.0)
+
+
+def test_a_judge_that_gives_no_verdict_on_the_claims_abstains():
+    row = episode("A hard case. I could not find good bread.", gold=("Bread",), refs=("E2",))
+    judge = CountingJudge(lambda pair: True if "good" in pair.hypothesis else None)
+    score = SourceGated(Correctness("judge", judge=judge)).score(row)
+    assert (score.value, score.parts["abstained"]) == (None, True)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "Paris\nConfidence: 90%",
+        "Paris. I could not find when it was built.",
+        "The sources do not say when. Paris is the capital of France.",
+        "Paris\nParis is the capital of France.",
+    ],
+)
+def test_a_right_claim_counts_beside_what_is_none(answer):
+    row = episode(answer, gold=("Paris",))
+    assert SourceGated(Correctness("sub_em"), AnswerSupport(GroundingJudge())).score(row).value == 1
+
+
+FORMS = ["\\boxed{%s}", '{"answer": "%s"}', "I read E1, and it says so.\nFinal Answer: %s"]
+FORMS += ["**Final Answer**\n\n%s", "```\n%s\n```", "%s\n"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("content", ["Paris", "yes", "unknown"])
+def test_an_answer_in_a_form_opens_the_gate_as_the_bare_one_does(form, content):
+    assert SourceGated().score(episode(form % content, gold=(content,))).value == 1.0
+
+
+@pytest.mark.parametrize("form", [*FORMS, "%s\nConfidence: 90%%"])
+def test_an_answer_in_a_form_stands_in_the_thought_as_the_bare_one_does(form):
+    answer = form % "Paris"
+    row = Trajectory((Step(think="So it is Paris.", answer=answer),), answer=answer)
+    assert ThinkAnswer(most_words=1).score(row).value == 1.0
+
+
+@pytest.mark.parametrize("metric", ["em", "sub_em"])
+@pytest.mark.parametrize("content", ["Paris", "yes", "unknown"])
+def test_a_line_that_says_how_sure_the_agent_is_closes_no_gate(content, metric):
+    row = episode(f"{content}\n**Confidence:** 90%", gold=(content,))
+    assert SourceGated(Correctness(metric)).score(row).value == 1.0
+
+
+@pytest.mark.parametrize("judge", [ContainmentJudge(), GroundingJudge()])
+@pytest.mark.parametrize(
+    ("answer", "gold", "value"),
+    [
+        ("Yes, they are.", "yes", 1.0),
+        ("No, that is not so.", "no", 1.0),
+        ("No, it is Oslo.", "no", 0.0),
+        ("No Other", "No Other", 0.0),
+    ],
+)
+def test_a_sentence_that_says_yes_or_no_and_nothing_else_opens_the_gate(judge, answer, gold, value):
+    row = episode(answer, gold=(gold,))
+    assert SourceGated(Correctness("sub_em"), AnswerSupport(judge)).score(row).value == value
+
+
+@pytest.mark.parametrize(("answer", "gold"), [("True", "yes"), ("false", "no")])
+def test_true_and_false_open_the_gate_as_yes_and_no_do(answer, gold):
+    assert SourceGated(Correctness(how="unicode")).score(episode(answer, gold=(gold,))).value == 1.0
+
+
+def test_a_confidence_line_makes_no_second_claim():
+    score = AnswerSupport().score(episode("Paris. I could not find Rome.\nConfidence: 90%"))
+    assert score.parts["claims"] == 1
+
+
+def test_a_line_between_paragraphs_is_no_claim():
+    row = episode("Paris is the capital of France.\n\n---\n\nRomeo lives.", refs=BOTH)
+    score = AnswerSupport(GroundingJudge()).score(row)
+    assert (score.value, score.parts["claims"]) == (1.0, 2)
+
+
+@pytest.mark.parametrize("answer", ["\u26be", "Rome.\n\u26be"])
+def test_a_sign_alone_is_a_claim_where_it_is_the_answer(answer):
+    row = episode(answer, gold=("\u26be",), evidence=(Evidence("Rome", "", "E1"),))
+    assert SourceGated(Correctness("sub_em")).score(row).value == 0.0
+
+
+TYPED = [
+    ("\u5317\u4eac", "\u5317\u4eac\u662f\u4e2d\u56fd\u7684\u9996\u90fd\u3002"),
+    ("O'Neill", "by Eugene O\u2019Neill"),
+    ("1903-12-17", "It flew on 17 December 1903."),
+    ("450000", "It has 450,000 people."),
+    ("1914", "from 1914\u20131918"),
+    ("1903", "first flight: 1903-12-17"),
+]
+
+
+@pytest.mark.parametrize(("answer", "text"), TYPED)
+def test_typography_and_scripts_without_blanks_close_no_gate(answer, text):
+    row = episode(answer, evidence=(Evidence(text, "", "E1"),))
+    assert SourceGated().score(row).value == 1.0
+
+
+def test_a_gate_that_would_stay_closed_is_refused():
+    with pytest.raises(ConfigError, match="use a support with soft=False"):
+        SourceGated(support=AnswerSupport(soft=True))
+
+
 def test_partial_credit_goes_through_an_open_gate_only():
     gated = SourceGated(Correctness("f1"))
     open_, shut = gated.score_batch(
@@ -421,6 +597,13 @@ CALLS = [
     ('{"answer": "Paris"}', {"query": "Paris"}, 1),
     ("Paris", {"queries": ["x", "Paris"]}, 1),
     ("5", {"query": "5"}, 1),
+    ("1889", {"queries": ["the tower", "1889"]}, 1),
+    ("1889", {"query": "1889", "site": "x.org"}, 1),
+    ("Ada Lovelace", {"query": "Lovelace, Ada"}, 1),
+    ("Ada Lovelace", {"query": "Ada, the first Lovelace"}, 1),
+    ("Ada Lovelace", {"query": "\u00c1da Lovelac\u00e9"}, 1),
+    ("1,200 men", {"query": "1200 man and men"}, 1),
+    ("Ada Lovelace", {"query": "Ada"}, 0),
     ("5", {"query": "moons", "top_k": 5}, 0),
     ("5", {"query": "moons", "top_k": "5"}, 0),
     ("5", {"query": "moons", "page": {"number": 5}}, 0),
@@ -439,6 +622,68 @@ def test_what_of_a_call_looks_an_answer_up(answer, arguments, step):
     assert step_that_looks_up(row) == step
 
 
+def second_search(answer: str, question: str, before: str, query: str) -> Trajectory:
+    """Who asks with this query after a first search has returned the text `before`."""
+    first = Step("", ToolCall("search", {"query": "q"}), (Evidence(before),))
+    second = Step("", ToolCall("search", {"query": query}))
+    return Trajectory((first, second), question, answer)
+
+
+PIECES = [
+    ("New York City", "Which city?", "It is in Manhattan, New York.", "New York city museums"),
+    ("new york city", "Which city?", "It is in Manhattan, New York.", "new york city museums"),
+    ("Lake Victoria", "Which lake feeds it?", "The Victoria Nile.", "Lake Victoria"),
+    ("First Man", "Which film?", "", "film of a man on the moon"),
+    ("The Search Party", "Which novel?", "", "novel of a party"),
+    ("The Beatles", "Which band?", "Their album 'Beatles for Sale'", "The Beatles members"),
+    ("1,200 men", "How many?", "He led 1200 men.", "1,200 men"),
+    ("12 June 1990", "When?", "born: 1990-06-12", "12 June 1990"),
+]
+"""Answers whose words were read in pieces, or of which a call holds but the common ones."""
+
+
+@pytest.mark.parametrize(("answer", "question", "before", "query"), PIECES)
+def test_who_asks_with_words_of_question_and_evidence_looks_nothing_up(
+    answer, question, before, query
+):
+    assert step_that_looks_up(second_search(answer, question, before, query)) == 0
+
+
+KNOWN = [
+    ("John Adams", "Which president?", "John Smith met Peter Adams.", "John Adams"),
+    ("7 December 1941", "Which day of December 1941?", "7 ships", "7 December 1941"),
+    ("First Man", "Which film of a man?", "", "First Man"),
+    ("First Man", "Which film?", "", "the man who was first"),
+    ("War Games", "Which film of a war?", "computer games of 1983", "War Games"),
+    ("12 June 1990", "When?", "", "1990-06-12"),
+    ("\u5317\u4eac", "Which city?", "", "\u5317 \u4eac"),
+]
+
+
+@pytest.mark.parametrize(("answer", "question", "before", "query"), KNOWN)
+def test_an_answer_is_looked_up_though_words_of_it_were_read(answer, question, before, query):
+    assert step_that_looks_up(second_search(answer, question, before, query)) == 2
+
+
+IN_A_SENTENCE = [
+    ("It is probably Lima.", ("Lima",), 2),
+    ("Lima, Peru", ("Peru", "Lima"), 2),
+    ("It is Lima.", ("Cuzco",), 0),
+    ("It is Lima.", ("The city of Lima", "Lima, Peru"), 0),
+    ("Lima, near Callao", ("Lima", "Lima, near Callao"), 0),
+    ("Peru, whose capital I read of", ("Peru",), 0),
+]
+"""Answers, gold answers, and the step that looks one up that stands in the answer."""
+
+
+@pytest.mark.parametrize(("answer", "golds", "step"), IN_A_SENTENCE)
+def test_what_is_right_in_a_sentence_is_looked_up_too(answer, golds, step):
+    first = Step("", ToolCall("search", {"query": "q"}), (Evidence("Peru has a capital."),))
+    again = Step("", ToolCall("search", {"query": "Is Lima the capital of Peru?"}))
+    row = Trajectory((first, again), "Which city is it?", answer, answers=golds)
+    assert step_that_looks_up(row) == step
+
+
 BEFORE = [
     ("O'Neill", Evidence("by Eugene O\u2019Neill")),
     ("1914-1918", Evidence("from 1914\u20131918")),
@@ -453,6 +698,12 @@ def test_what_was_returned_before_is_not_looked_up(answer, evidence):
     first = Step("", ToolCall("search", {"query": "q"}), (evidence,))
     row = Trajectory((first, Step("", ToolCall("search", {"query": answer}))), "?", answer)
     assert step_that_looks_up(row) == 0
+
+
+def test_words_that_were_returned_before_are_not_looked_up_in_another_order():
+    first = Step("", ToolCall("search", {"query": "q"}), (Evidence("Ada, called Lovelace"),))
+    again = Step("", ToolCall("search", {"query": "Lovelace Ada"}))
+    assert step_that_looks_up(Trajectory((first, again), "?", "Ada Lovelace")) == 0
 
 
 def test_what_a_call_looks_up_counts_unless_it_is_told_not_to():

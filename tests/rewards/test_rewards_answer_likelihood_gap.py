@@ -113,8 +113,12 @@ def test_what_is_asked_about_is_the_agents_first_mention(made, end):
     assert real.endswith(end)
 
 
-def test_an_answer_that_was_written_before_the_evidence_came_has_none():
-    (score,), asked = scored(episode(plan="I know it: Lima."))
+FORMS = ["Lima", r"\boxed{Lima}", '{"answer": "Lima"}', "Lima\nConfidence: 90%"]
+
+
+@pytest.mark.parametrize("answer", FORMS)
+def test_an_answer_that_was_written_before_the_evidence_came_has_none(answer):
+    (score,), asked = scored(episode(answer, plan="I know it: Lima."))
     assert (score.value, score.parts["applies"], score.parts["step"]) == (0.0, True, 1)
     assert "before the evidence" in score.why  # asked for nothing, but asked
     assert asked == []
@@ -158,11 +162,12 @@ def test_replacements_never_hold_the_answer():
     assert "rests for many nights." in without
 
 
-def test_a_title_that_holds_the_answer_is_replaced_too():
+@pytest.mark.parametrize("answer", FORMS)
+def test_a_title_that_holds_the_answer_is_replaced_too(answer):
     page = Evidence(
         "The capital of Peru is Lima.", "Lima, Peru", "E1", url="https://a.example/Lima"
     )
-    _, ((real, _), (without, _)) = scored(episode(evidence=(page,)))
+    _, ((real, _), (without, _)) = scored(episode(answer, evidence=(page,)))
     assert "Lima, Peru <https://a.example/Lima> [E1]" in real
     assert "Bread <https://a.example/> [E1]" in without
 

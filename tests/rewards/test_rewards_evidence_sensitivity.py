@@ -243,6 +243,63 @@ def test_a_part_of_a_batch_is_probed_as_the_whole_is():
     assert probed(rows[2:], **knobs)[1].calls[0][0] != second
 
 
+# What the agent was told before
+
+
+PAGE = passage(7, "Cheese is eaten in nearly every village, as under kings.")
+AGAIN = {
+    "its page": ("a", passage(1, CHEESE[0].text), PAGE),
+    "a part of it": ("a", PAGE, passage(5, PAGE.text[:45])),
+    "a quote": (f"It says: {PAGE.text}", PAGE, passage(5, PAGE.text)),
+}
+
+
+def asked_again(think: str, before: Evidence, *after: Evidence, helpful: bool):
+    """Two calls, the second of which is judged, after a no to the first."""
+    first = Step(think="a", call=ToolCall("s", {"query": "capital France"}), evidence=(before,))
+    again = msgspec.structs.replace(first, think=think, helpful=False, evidence=after)
+    refs = (after[0].id,) if helpful else ()
+    last = Step(think="b", helpful=helpful, refs=refs, answer="Paris")
+    return Trajectory((first, again, last), question=FRANCE, dialect="pou", id="t")
+
+
+@pytest.mark.parametrize("case", AGAIN)
+@pytest.mark.parametrize("helpful", [True, False])
+def test_a_verdict_on_what_is_known_in_another_form_is_not_tested(case, helpful):
+    made = asked_again(*AGAIN[case], helpful=helpful)
+    assert steps_of(score(made, budget=None)) == [2]
+
+
+def test_a_verdict_on_something_new_is_tested():
+    made = asked_again("a", CHEESE[0], passage(5, "Rain falls on the hills."), helpful=True)
+    assert steps_of(score(made, budget=None)) == [2, 3]
+
+
+@pytest.mark.parametrize("helpful", [True, False])
+def test_a_text_is_exchanged_wherever_the_agent_was_given_it(helpful):
+    again = passage(5, CHEESE[0].text)
+    made = asked_again("a", CHEESE[0], again, CHEESE[1], helpful=helpful)
+    _, policy = probed([made], budget=None, draws="question")
+    text = WORDS.decode(policy.calls[0][0][-1])
+    assert text.count(CHEESE[0].text) in ((0,) if helpful else (0, 2))
+
+
+@pytest.mark.parametrize("name", "abcdef")
+def test_a_lure_stands_in_what_is_not_known_in_another_form(name):
+    new = passage(6, "Rivers flow slowly to the sea in autumn.")
+    made = asked_again("a", CHEESE[0], PAGE, new, helpful=False)
+    _, policy = probed([msgspec.structs.replace(made, id=name)], budget=None)
+    assert PAGE.text in policy.responses()[-1]
+
+
+def test_an_uncited_page_that_is_known_and_states_the_fact_leaves_nothing_to_test():
+    """It would have to be exchanged, too."""
+    snippet = passage(1, "Paris is by law the capital of France.")
+    page = passage(6, f"{snippet.text[:-1]}, as all know.")
+    made = asked_again("a", snippet, passage(5, "Rain falls on hills."), page, helpful=True)
+    assert steps_of(score(made, budget=None, foils=Atlas(), hard=0.0)) == [2]
+
+
 # Splicing
 
 

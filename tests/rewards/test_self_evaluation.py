@@ -156,6 +156,10 @@ OTHER = Evidence("The capital of Oman is Muscat.", "Oman")
         ("Tokyo", (search("x", Evidence("Tokyo is large.", "Tokyo")),), "early", 0.2),
         ("Tokyo", HALF, "memory", 0.0),
         ("Tokyo and Kyoto", HALF, "memory", 0.0),
+        (r"So it is \boxed{Tokyo}.", WHOLE, "none", 1.0),
+        ("Exact Answer: Tokyo\nConfidence: 95%", WHOLE, "none", 1.0),
+        (r"\boxed{unknown}", WHOLE, "silent", 0.4),
+        ('{"answer": "Japan"}', WHOLE, "lost", 0.2),
     ],
 )
 def test_the_worlds_rubric(answer, steps, error, value):

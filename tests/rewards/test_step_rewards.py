@@ -279,6 +279,12 @@ def test_unused_by_words(later, unused):
     assert wary.value == (0.0 if later.think == "It was a baker." else unused)
 
 
+@pytest.mark.parametrize("answer", ["baker", r"\boxed{baker}", "baker\nConfidence: 90%"])
+def test_an_answer_in_a_form_takes_up_what_the_bare_one_does(answer):
+    steps = (call(query="keeper", evidence=(MILL,)), Step(answer=answer))
+    assert ToolUse("unused").score(Trajectory(steps, answer=answer)).value == 0.0
+
+
 @pytest.mark.parametrize(("answer", "unused"), [("利马", 0.0), ("库斯科", 1.0)])
 def test_an_answer_without_blanks_takes_up_its_evidence(answer, unused):
     passage = Evidence(text="利马是秘鲁的首都。", id="E1")

@@ -349,6 +349,8 @@ UPHELD = Trajectory((Step(answer="Oslo"), Step("yes", verified=True)), answer="O
         (["Rome", "The Oslo", "oslo."], "The Oslo"),
         (["unknown", "unknown", "Rome"], "Rome"),
         (["unknown", "Unknown"], "unknown"),
+        ([r"\boxed{unknown}", r"\boxed{unknown}", "Rome"], "Rome"),
+        (["Rome", r"\boxed{Oslo}", "Oslo"], r"\boxed{Oslo}"),
         (["Rome", "Oslo"], "Rome"),
         ([None, ""], None),
         (["Rome", UPHELD], "Oslo"),  # given equally often
@@ -383,6 +385,22 @@ def test_an_answer_of_no_thread_rests_on_what_all_of_them_found(tmp_path):
     measured = audit(rows, tmp_path / "audit")
     assert measured.n == 3
     assert not measured.errors
+
+
+def test_a_synthesis_rests_on_the_thread_that_gave_its_answer_in_a_box():
+    threads = [Trajectory(question="Who?", answer=answer) for answer in ("Bob", r"\boxed{Ada}")]
+    assert synthesise(threads, Writing()).trajectory.meta["research"]["thread"] == 2
+
+
+def test_a_synthesis_in_a_box_rests_on_the_thread_that_gave_its_answer():
+    threads = [Trajectory(question="Who?", answer=answer) for answer in ("Bob", "Ada")]
+    synthesis = synthesise(threads, Writing(2, r"<answer>\boxed{Ada}</answer>"))
+    assert synthesis.trajectory.meta["research"]["thread"] == 2
+
+
+def test_a_synthesis_that_has_no_answer_in_its_box_is_none():
+    threads = [Trajectory(question="Who?", answer=answer) for answer in ("Ada", "Ada")]
+    assert synthesise(threads, Writing(2, r"<answer>\boxed{unknown}</answer>")).by == "vote"
 
 
 def test_a_long_thread_is_told_to_its_end():

@@ -24,7 +24,7 @@ from served import (
 )
 
 from faithful_search.serving import server
-from faithful_search.serving.app import ServerLimits, Service
+from faithful_search.serving.app import Guarded, ServerLimits, Service
 from faithful_search.tools import LocalSearch, Toolbox
 
 
@@ -125,6 +125,22 @@ def test_a_wrong_length_header_is_refused(small, length):
         rough.sendall(head(length) + b"{")
         assert rough.recv(100)[9:12] in (b"400", b"413")
     assert ask(small).status_code == 200
+
+
+def test_a_length_that_is_no_number_is_not_read():
+    length = "\u00b2".encode("latin-1")  # a digit to Python, and no number
+    headers = [(b"host", b"localhost"), (b"content-length", length)]
+    bodies = []
+
+    async def app(scope, receive, send):
+        bodies.append(await receive())
+
+    async def receive():
+        return {"type": "http.request", "body": b"{}"}
+
+    scope = {"type": "http", "path": "/retrieve", "headers": headers}
+    asyncio.run(Guarded(app, ServerLimits())(scope, receive, None))
+    assert bodies[0]["body"] == b"{}"
 
 
 def test_a_body_that_never_comes_is_given_up(small):

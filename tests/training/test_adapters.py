@@ -213,6 +213,22 @@ def test_an_adapter_and_what_it_is_merged_to_say_the_same(tmp_path, kind, tied):
     )
 
 
+def test_an_adapter_without_a_tokenizer_has_that_of_its_base(tmp_path):
+    base = base_model(tmp_path / "base", tied=False)
+    saved_adapter(tmp_path / "adapter", base)
+    for file in (tmp_path / "adapter").glob("tokenizer*"):
+        file.unlink()
+    generator = open_generator(str(tmp_path / "adapter"), device="cpu")
+    assert generator.tokenizer.name_or_path == str(base)
+
+
+def test_an_adapters_own_tokenizer_is_used(tmp_path):
+    base = base_model(tmp_path / "base", tied=False)
+    saved_adapter(tmp_path / "adapter", base)
+    generator = open_generator(str(tmp_path / "adapter"), device="cpu")
+    assert generator.tokenizer.name_or_path == str(tmp_path / "adapter")
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()

@@ -61,10 +61,12 @@ def test_a_scripted_judge_writes_what_can_be_read():
     ]
 
 
-def test_the_world_stands_in_for_the_web(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("browse", ["jina", "none"])
+def test_the_world_stands_in_for_the_web(browse, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     judge = ("--judge_url", "http://127.0.0.1:9/v1", "--judge_model", "NAME")
-    script, _, _ = pokee.parse(["--config", "pokee_qwen2.5-7b.yaml", *DATA, *judge])
+    config = ("--config", "pokee_qwen2.5-7b.yaml", "--browse", browse)
+    script, _, _ = pokee.parse([*config, *DATA, *judge])
     assert (script.corpus, script.web_search) == ("world", "none")
 
 

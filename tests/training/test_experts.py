@@ -454,12 +454,14 @@ def test_a_forbidden_fact_is_drawn_again():
 
     episode = told("Ann lives in Rome.", "Ann")
     allowed = NameSwapper(
-        names, [("Ann", "Paris"), ("Bea", "Rome"), ("Bea", "Paris"), ("Rome", "Cairo")]
+        names,
+        [("Ann", "Paris"), ("Bea", "Rome"), ("Bea", "Paris"), ("Rome", "Cairo"), ("Peru", "Rome")],
     )
     drawn = {allowed.swap(episode, random.Random(seed)).evidence["E1"].text for seed in range(10)}
     assert drawn == {"Ann lives in Rome."}
     assert allowed.leaks(told("at home in Paris", "Bea"))
     assert allowed.leaks(told("There is a Cairo near Rome."))
+    assert allowed.leaks(told("Rome is the capital of Peru."))
     assert not allowed.leaks(told("Bea likes the Parisian kind."))
     with pytest.raises(DataError, match="held-out fact"):
         NameSwapper(names, [(a, b) for a in ("Ann", "Bea") for b in ("Rome", "Paris")]).swap(

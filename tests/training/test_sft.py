@@ -19,6 +19,7 @@ from faithful_search.coldstart.plans import plan_all, planner_for
 from faithful_search.coldstart.sft import (
     IGNORED,
     ReadingLoss,
+    WeightedCollator,
     build_dataset,
     piece_ends,
     reading_labels,
@@ -146,7 +147,8 @@ def test_a_leak_of_held_out_facts_is_named():
     )
     passage = {"id": "W1", "title": "C", "text": "…", "facts": [["C", "r", "D"], ["C", "s", "E"]]}
     triple = {"id": "T1", "subject": "F", "relation": "r", "object": "G"}
-    assert held_out_facts([task], [passage, triple]) == {
+    without_facts = {"id": "W2", "title": "H", "text": "…", "facts": []}
+    assert held_out_facts([task], [passage, without_facts, triple]) == {
         ("A", "B"),
         ("C", "D"),
         ("C", "E"),
@@ -425,3 +427,13 @@ def test_the_gradient_reaches_the_layers_below_and_none_above(chat, model):
     for layers in ([], [0], [4]):
         with pytest.raises(ConfigError, match="1 to 3"):
             watching(chat, model, 1.0, layers)
+
+
+def test_weights_and_reading_labels_are_padded_as_the_tokens_are():
+    collator = WeightedCollator(pad_token_id=0, pad_to_multiple_of=4)
+    scored = {"input_ids": [7], "loss_weights": [2.0], "reading_labels": None}
+    read = {"input_ids": [7, 8, 9, 7, 8], "loss_weights": [1.0] * 5, "reading_labels": [1] * 5}
+    batch = collator([scored, read])
+    assert {name: part.shape for name, part in batch.items()} == dict.fromkeys(batch, (2, 8))
+    assert batch["loss_weights"][0].tolist() == [2.0, *[0.0] * 7]
+    assert batch["reading_labels"][0].tolist() == [IGNORED] * 8

@@ -135,6 +135,7 @@ def test_texts_chats_and_trajectories_are_read_packed_or_not(tmp_path, chat, too
         (row(SEARCH_R1), "no_verdicts", "step 2 of a trajectory of search_r1 gives none"),
         (row(tools=[{"name": "bare"}]), "unreadable", "not a list of JSON schemas"),
         (row(tools="[{"), "unreadable", "not a list of JSON schemas"),
+        (row(tools="[" * 100_000), "unreadable", "not a list of JSON schemas"),
         ({"question": QUESTION, "note": "x"}, "unreadable", "no column with messages or text; it has: question, note"),
     ],
 )  # fmt: skip

@@ -10,6 +10,9 @@ from faithful_search.abstention import claims_of, declines
 
 ENGLISH = """
 I don't know.
+I don't know who wrote "Call Me Maybe".
+The sources do not say who sang Perhaps Love.
+I could not find it, perhaps because the page is down.
 I do not know
 i dont know
 I could not find this out.

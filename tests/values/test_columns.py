@@ -19,6 +19,22 @@ ANSWERS = [
     (["[0, 1]"], ("[0, 1]",)),
     (["x", "x", None, "", float("nan")], ("x",)),
     ({"target": ["x"]}, ("x",)),
+    ("{'target': ['x', \"y's\"]}", ("x", "y's")),
+    ("{'target': array(['x]', 'y'], dtype=object)}", ("x]", "y")),
+    ("{'target': array(['x'], dtype='<U3')}", ("x",)),
+    ("{'target': array(['Ada\\'s \"x\"', \"d'Arc\"], dtype=object)}", ('Ada\'s "x"', "d'Arc")),
+    ("{'target': array([array(['x'], dtype=object), ['y']], dtype=object)}", ("x", "y")),
+    ("{'target': array([1, None, 'x'], dtype=object)}", ("1", "x")),
+    ("{'text': ['x'], 'answer_start': array([515], dtype=int32)}", ("x",)),
+    ("{'value': 'x', 'type': nan}", ("x",)),
+    ("{'target': np.str_('x')}", ("x",)),
+    ("[np.str_('x'), np.str_('y')]", ("x", "y")),
+    ("['x', None]", ("x",)),
+    ("{'target': ['x' 'y']}", ("{'target': ['x' 'y']}",)),
+    ("['x' ['y']]", ("['x' ['y']]",)),
+    ("{'target': array(['x', ..., 'y'])}", ("{'target': array(['x', ..., 'y'])}",)),
+    ("[(1, 2)]", ("[(1, 2)]",)),
+    ("{'x'}", ("{'x'}",)),
     ({"text": ["Veldt"], "answer_start": [515]}, ("Veldt",)),
     (
         {"value": "Ada", "aliases": ["A. Mirov"], "type": "WikipediaEntity", "matched_wiki": ""},
@@ -44,6 +60,19 @@ ANSWERS = [
 @pytest.mark.parametrize(("value", "expected"), ANSWERS)
 def test_answers_however_they_were_stored(value, expected):
     assert columns.answers(value) == expected
+
+
+@pytest.mark.parametrize(
+    "cell", ["{'ground_truth': {'target': array(['x'], dtype=object)}}", '{"ground_truth": "x"}']
+)
+def test_gold_answers_in_an_object_that_is_a_text(cell):
+    assert columns.golds({"reward_model": cell}) == (("x",), "reward_model.ground_truth")
+
+
+@given(st.dictionaries(st.text(max_size=9), st.text(max_size=20), max_size=4))
+def test_printed_objects_of_any_text_come_back(answers):
+    held = tuple(dict.fromkeys(answer for answer in answers.values() if answer.strip()))
+    assert columns.answers(str({"target": list(answers.values()), "more": answers})) == held
 
 
 @given(st.lists(st.text(max_size=20), max_size=4))
@@ -132,7 +161,9 @@ def test_a_named_column_that_is_missing_is_an_error():
         columns.golds({"question": "Where?"}, "mine")
 
 
-@pytest.mark.parametrize("pump", ["[", "[ ", "['a' ", "['a\\", '["', "{", "x<|answer_split|>"])
+@pytest.mark.parametrize(
+    "pump", ["[", "[ ", "['a' ", "['a\\", '["', "{", "{'", "{'a': array(['", "x<|answer_split|>"]
+)
 def test_long_answers_take_linear_time(pump):
     def seconds(size: int) -> float:
         text = pump * (size // len(pump)) + "x"

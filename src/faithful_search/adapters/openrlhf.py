@@ -17,6 +17,7 @@ nothing in it is evidence, unless `responses="anywhere"` trusts it; see `adapter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..errors import DataError
 from ..rewards import Score
 from ..scoring import Scoring, numeric_parts
 from .settings import scoring_of
@@ -32,7 +33,7 @@ def reward_function(
     `labels` are the gold answers, in any usual form; rewards are lists, as those of its server.
     `settings` are those of `adapters.settings.scoring_of`. Raises `NoScoreError` for a rollout
     without a value, unless `abstained` says what to take instead: OpenRLHF logs the error and goes
-    on without that reward.
+    on without that reward. Raises `DataError` for lists of different lengths.
 
     Example:
         >>> reward_func = reward_function("correctness")
@@ -44,11 +45,21 @@ def reward_function(
     def reward_func(
         queries: Sequence[Any], prompts: Sequence[str], labels: Sequence[Any]
     ) -> Answer:
+        _check_lengths(queries=queries, prompts=prompts, labels=labels)
         rollouts = [own_part(query, prompt) for query, prompt in zip(queries, prompts, strict=True)]
         scores = scoring.score(rollouts, question=prompts, answers=labels)
         return answered(scoring, scores)
 
     return reward_func
+
+
+def _check_lengths(**lists: Sequence[Any]) -> None:
+    lengths = {name: len(values) for name, values in lists.items()}
+    if len(set(lengths.values())) > 1:
+        counted = ", ".join(f"{count} {name}" for name, count in lengths.items())
+        raise DataError(
+            f"{counted}: the lists must be of one length, with a prompt and a label for each query"
+        )
 
 
 def own_part(query: Any, prompt: Any) -> Any:

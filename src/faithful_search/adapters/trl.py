@@ -16,7 +16,8 @@ import msgspec
 from .. import dialects
 from ..columns import answers as gold_answers
 from ..dialects.base import Dialect
-from ..errors import ConfigError
+from ..errors import ConfigError, DataError
+from ..formats.blocks import parts
 from ..rewards import Mix, Reward, Score
 from ..rewards.mix import INVALID
 from ..rollout.environment import SearchEnvironment, inner_text, returned_observations
@@ -123,7 +124,7 @@ class TRLReward:
         if self.answers not in columns:
             raise ConfigError(
                 f"trl_reward: the dataset has no column {self.answers!r} with the gold answers; "
-                f"it has: {', '.join(columns)}. Name it: trl_reward(…, answers=…)"
+                f"it has: {', '.join(columns) or 'no other'}. Name it: trl_reward(…, answers=…)"
             )
         nothing = [None] * len(completions)
         rows = zip(
@@ -253,6 +254,12 @@ def read_completion(
         return Trajectory(question=question, dialect=dialect)
     if isinstance(completion, str):
         return dialects.parse(completion, dialect, question, responses="messages")
+    is_list = isinstance(completion, list | tuple)
+    if not is_list or not all(isinstance(message, Mapping) for message in completion):
+        raise DataError(
+            "trl_reward: a completion is a text or a list of messages, such as "
+            f'{{"role": "assistant", "content": "…"}}, not {str(completion)[:80]!r}'
+        )
     if isinstance(environment, SearchEnvironment):
         messages = _as_returned(completion, environment, dialects.load(dialect))
         return dialects.parse(messages, dialect, question, fenced=True, responses="messages")
@@ -266,9 +273,11 @@ def asked_in(prompt: Any, dialect: str) -> str | None:
     """The question in the last user message of a prompt; `None` where it has none."""
     messages = prompt if isinstance(prompt, list | tuple) else ()
     for message in reversed(messages):
-        content = message.get("content")
-        if message.get("role") == "user" and isinstance(content, str):
-            return dialects.load(dialect).question_in(content)
+        if isinstance(message, Mapping) and message.get("role") == "user":
+            # TRL gives a vision model's prompts as parts
+            inner = parts(message.get("content"))
+            content = "".join(part.value for part in inner if part.kind == "text")
+            return dialects.load(dialect).question_in(content) if content else None
     return None
 
 

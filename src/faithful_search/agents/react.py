@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 from .. import loose_json
 from ..errors import DataError
 from ..formats import react
-from ..formats.messages import hands_in
+from ..formats.call_texts import hands_in
 from ..trajectory import ToolCall
 from ..wire.llm import Messages
 from .base import Attempt, ChatAgent

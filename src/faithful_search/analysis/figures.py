@@ -117,12 +117,11 @@ def reward_curves(history: History, path: PathLike) -> Path:
     ]
     if _ALPHA in parts:
         panels.append(Panel("alpha", _lines(history, {_ALPHA: PALETTE[-1]}), (-0.05, 1.05)))
-    weights = {name + _WEIGHT: colour for name, colour in colours.items()}
-    moved = {
-        name: colour
-        for name, colour in weights.items()
-        if len(set(_series(history, name)[1].tolist())) > 1
-    }
+    moved = {}
+    for name, colour in colours.items():
+        _, weights = _series(history, name + _WEIGHT)
+        if len(set(weights.tolist())) > 1:
+            moved[name + _WEIGHT] = colour
     if moved:
         panels.append(Panel("weight", _lines(history, moved, window=1)))
     return _draw(panels, path, "Rewards over training", STEP)
@@ -132,9 +131,8 @@ def tool_curves(history: History, path: PathLike) -> Path:
     """The share of calls to each tool, and below it the normalised entropy, over the steps
     (Proof-of-Use, figure 1); with a single tool, how often it is called.
     """
-    tools = [
-        name for name in dict.fromkeys(chain.from_iterable(history)) if name.startswith(_RATIO)
-    ]
+    logged = dict.fromkeys(chain.from_iterable(history))
+    tools = [name for name in logged if name.startswith(_RATIO)]
     if len(tools) == 1:
         calls = Panel(
             "calls per rollout", _lines(history, _coloured(["tools/calls"])), wanted="tools/calls"
@@ -154,14 +152,13 @@ def stability_curves(history: History, path: PathLike) -> Path:
 
     A panel without values is left out.
     """
-    named = enumerate(_STABILITY.items())
-    panels = [
-        Panel(label, _lines(history, _coloured(names, first))) for first, (label, names) in named
-    ]
-    logged = [panel for panel in panels if panel.lines] or [
-        Panel("", [], wanted="likelihood, gradient or groups")
-    ]
-    return _draw(logged, path, "Stability over training", STEP)
+    panels = []
+    for number, (label, metrics) in enumerate(_STABILITY.items()):
+        lines = _lines(history, _coloured(metrics, first=number))
+        if lines:
+            panels.append(Panel(label, lines))
+    _require(panels, "likelihood, gradient or groups", path)
+    return _draw(panels, path, "Stability over training", STEP)
 
 
 def self_preference(history: History, path: PathLike) -> Path:
@@ -203,37 +200,44 @@ def compare(
     for name in metrics:
         lines = []
         for number, (label, seeds) in enumerate(histories.items()):
-            series = [curve for curve in (_series(seed, name) for seed in seeds) if len(curve[0])]
-            by_step: defaultdict[float, list[float]] = defaultdict(list)
-            for steps, values in series:
-                for step, value in zip(
-                    steps.tolist(), running_mean(values, window).tolist(), strict=True
-                ):
-                    by_step[step].append(value)
-            # even where all values are 0 or 1: over seeds they are numbers, not shares
-            estimates = {
-                step: mean_ci(by_step[step], bounds=(-np.inf, np.inf)) for step in sorted(by_step)
-            }
-            line = {
-                step: _interval(msgspec.structs.asdict(estimate))
-                for step, estimate in estimates.items()
-            }
-            style = STYLES[
-                (number + number // len(PALETTE)) % len(STYLES)
-            ]  # no pair of both twice in 32 settings
-            label_text = f"{label} ({len(series)} seed{'s' if len(series) != 1 else ''})"
-            lines += _banded(label_text, number, line, shaded, linestyle=style)
-        label_text = f"share of calls, {_label(name)}" if name.startswith(_RATIO) else _label(name)
+            means, count = _means_over_seeds(seeds, name, window)
+            # shifted by one after each round of colours: no pair of both twice in 32 settings
+            style = STYLES[(number + number // len(PALETTE)) % len(STYLES)]
+            label_text = f"{label} ({count} seed{'s' if count != 1 else ''})"
+            lines += _banded(label_text, number, means, shaded, linestyle=style)
+        label_text = _label(name)
+        if name.startswith(_RATIO):
+            label_text = f"share of calls, {label_text}"
         panels.append(Panel(label_text, lines, wanted=name, legend=name == metrics[0]))
-    legend = 0.6 + 0.21 * len(histories)  # inches
-    height = max(3.6 if len(metrics) == 1 else 2.6, legend / len(metrics))
-    return _draw(
-        panels,
-        path,
-        "Mean over seeds, 95 % interval" if shaded else "Mean over seeds",
-        STEP,
-        height,
-    )
+    title = "Mean over seeds, 95 % interval" if shaded else "Mean over seeds"
+    legend_height = 0.6 + 0.21 * len(histories)  # inches
+    panel_height = 3.6 if len(metrics) == 1 else 2.6
+    height = max(panel_height, legend_height / len(metrics))
+    return _draw(panels, path, title, STEP, height)
+
+
+def _means_over_seeds(
+    seeds: Sequence[History], metric: str, window: int
+) -> tuple[dict[float, Interval], int]:
+    """The mean over seeds of a metric at each step, with its interval, and the number of seeds that
+    logged it. A running mean is taken of each seed first.
+    """
+    values_by_step: defaultdict[float, list[float]] = defaultdict(list)
+    count = 0
+    for history in seeds:
+        steps, values = _series(history, metric)
+        if not len(steps):
+            continue
+        count += 1
+        smooth = running_mean(values, window)
+        for step, value in zip(steps.tolist(), smooth.tolist(), strict=True):
+            values_by_step[step].append(value)
+    means = {}
+    for step in sorted(values_by_step):
+        # even where all values are 0 or 1: over seeds they are numbers, not shares
+        estimate = mean_ci(values_by_step[step], bounds=(-np.inf, np.inf))
+        means[step] = _interval(msgspec.structs.asdict(estimate))
+    return means, count
 
 
 def lines(
@@ -291,34 +295,25 @@ def bars(
     figure, (axis,) = _canvas([1], height=4.2)
     width = 0.8 / max(1, len(evaluations))
     for number, (label, evaluation) in enumerate(evaluations.items()):
-        start = (number - (len(evaluations) - 1) / 2) * width
-        points = {
-            place + start: row
-            for place, name in enumerate(metrics)
-            if (row := _measured(evaluation, name))
-        }
+        # The bars of a metric stand beside each other, around the metric's place
+        offset = (number - (len(evaluations) - 1) / 2) * width
+        points = {}
+        for place, metric in enumerate(metrics):
+            interval = _measured(evaluation, metric)
+            if interval:
+                points[place + offset] = interval
         if not points:
             continue
-        values, colour = [value for value, _, _ in points.values()], PALETTE[number % len(PALETTE)]
+        values = [value for value, _, _ in points.values()]
+        colour = PALETTE[number % len(PALETTE)]
         axis.bar(list(points), values, 0.92 * width, color=colour, alpha=0.85, label=label)
-        for place, (value, low, high) in points.items():
-            # around the interval's own middle: the value may lie outside, where it is of
-            # percentiles
-            ends = (low + high) / 2, (high - low) / 2
-            axis.errorbar(place, *ends, fmt="none", ecolor="#333333", capsize=3, elinewidth=1.2)
-            # a bar of 0 has no height: its point says whose whisker it is
-            point = {"color": colour, "markeredgecolor": "#333333", "clip_on": False, "zorder": 3}
-            axis.plot([place], [value], marker="o", markersize=6, **point)
-            if len(evaluations) <= FEW:
-                above = (place, max(value, high, 0.0)), (0, 3)
-                axis.annotate(
-                    f"{value:.2f}", *above, textcoords="offset points", ha="center", fontsize=9
-                )
+        for bar_place, interval in points.items():
+            _mark(axis, bar_place, interval, colour, with_value=len(evaluations) <= FEW)
     _require(axis.patches, " or ".join(metrics), path)
     labels = [name.replace("_", "\n") for name in metrics]
     # Side by side as many characters have room
-    crowded = sum(max(map(len, label.split("\n"))) for label in labels) > ROOM
-    aslant = {"rotation": 20, "ha": "right"} if crowded else {}
+    widths = [max(map(len, label.split("\n"))) for label in labels]
+    aslant = {"rotation": 20, "ha": "right"} if sum(widths) > ROOM else {}
     axis.set_xticks(range(len(metrics)), labels, **aslant)
     axis.set_xlim(-0.6, len(metrics) - 0.4)
     axis.axhline(0, color=DARK, linewidth=0.8)
@@ -326,6 +321,35 @@ def bars(
     _finish(axis, "value, 95 % interval", title)
     axis.grid(False, axis="x")
     return _save(figure, path)
+
+
+def _mark(axis: Any, place: float, interval: Interval, colour: str, with_value: bool) -> None:
+    """Draw the whisker and the point of a bar, and its value above them."""
+    value, low, high = interval
+    # around the interval's own middle: the value may lie outside, where it is of percentiles
+    middle = (low + high) / 2
+    half = (high - low) / 2
+    axis.errorbar(place, middle, half, fmt="none", ecolor="#333333", capsize=3, elinewidth=1.2)
+    # a bar of 0 has no height: its point says whose whisker it is
+    axis.plot(
+        [place],
+        [value],
+        marker="o",
+        markersize=6,
+        color=colour,
+        markeredgecolor="#333333",
+        clip_on=False,
+        zorder=3,
+    )
+    if with_value:
+        axis.annotate(
+            f"{value:.2f}",
+            (place, max(value, high, 0.0)),
+            (0, 3),
+            textcoords="offset points",
+            ha="center",
+            fontsize=9,
+        )
 
 
 def tool_ratios(calls: Mapping[str, Mapping[str, int]], path: PathLike) -> Path:
@@ -338,16 +362,19 @@ def tool_ratios(calls: Mapping[str, Mapping[str, int]], path: PathLike) -> Path:
     _require(used, "a call of a tool", path)
     tools = list(dict.fromkeys(chain.from_iterable(used.values())))
     figure, (axis,) = _canvas([1], height=1.4 + 0.34 * len(used))
-    starts = np.zeros(len(used))
+    totals = np.array([sum(counts.values()) for counts in used.values()])
     places = np.arange(len(used))
+    starts = np.zeros(len(used))  # where the next tool's part of each bar begins
     for tool, colour in _coloured(tools).items():
-        shares = np.array([counts.get(tool, 0) / sum(counts.values()) for counts in used.values()])
+        shares = np.array([counts.get(tool, 0) for counts in used.values()]) / totals
         axis.barh(places, shares, 0.8, left=starts, color=colour, label=tool)
         for place, share in enumerate(shares):
             if share >= SHOWN_SHARE:
                 middle = starts[place] + share / 2
-                text = {"ha": "center", "va": "center", "color": "white", "fontsize": 8}
-                axis.text(middle, place, f"{share:.0%}", **text)
+                percent = f"{share:.0%}"
+                axis.text(
+                    middle, place, percent, ha="center", va="center", color="white", fontsize=8
+                )
         starts += shares
     axis.set_yticks(places, list(used))
     axis.invert_yaxis()
@@ -369,16 +396,15 @@ def heat_map(
     """
     rows, columns = names
     _require(rows and columns, "a value", path)
-    cells = np.array(
-        [[np.nan if value is None else value for value in row] for row in values], dtype=np.float64
-    )
+    cells = np.array(values, dtype=np.float64)  # `None` becomes NaN
     # names stand aslant below the columns, and beside the rows
     longest = max(map(len, [*rows, *columns]))
     figure, (axis,) = _canvas([1], height=1.2 + 0.08 * longest + 0.24 * len(rows))
     figure.set_figwidth(2.5 + 0.1 * longest + 0.62 * len(columns))
     image = axis.imshow(cells, cmap="YlOrRd", vmin=0, vmax=1, aspect="auto")
-    for row, column in zip(*np.nonzero(~np.isnan(cells)), strict=True):
-        value = cells[row, column]
+    for (row, column), value in np.ndenumerate(cells):
+        if np.isnan(value):
+            continue
         colour = "white" if value > DARK_FROM else "black"
         axis.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=7)
     axis.set_xticks(range(len(columns)), columns, rotation=60, ha="right", fontsize=8)
@@ -422,26 +448,26 @@ def running_mean(values: Floats, window: int) -> Floats:
     nowhere.
     """
     half = max(1, window) // 2
-    around = (values[max(0, place - half) : place + half + 1] for place in range(len(values)))
-    finite = (window[np.isfinite(window)] for window in around)
-    return np.array(
-        [window.mean() if len(window) else np.nan for window in finite], dtype=np.float64
-    )
+    means = np.full(len(values), np.nan)
+    for place in range(len(values)):
+        around = values[max(0, place - half) : place + half + 1]
+        finite = around[np.isfinite(around)]
+        if len(finite):
+            means[place] = finite.mean()
+    return means
 
 
 def _series(history: History, metric: str) -> tuple[Floats, Floats]:
     """Steps and values of a metric, rows without it left out; the last of a step logged twice
     (resumed) counts.
     """
-    values = {
-        row["step"]: row[metric]
-        for row in history
-        if row.get(metric) is not None and row.get("step") is not None
-    }
-    steps = sorted(values)
-    return np.array(steps, dtype=np.float64), np.array(
-        [values[step] for step in steps], dtype=np.float64
-    )
+    value_of_step = {}
+    for row in history:
+        if row.get(metric) is not None and row.get("step") is not None:
+            value_of_step[row["step"]] = row[metric]
+    steps = sorted(value_of_step)
+    values = [value_of_step[step] for step in steps]
+    return np.array(steps, dtype=np.float64), np.array(values, dtype=np.float64)
 
 
 def _coloured(metrics: Sequence[str], first: int = 0) -> dict[str, str]:
@@ -465,14 +491,19 @@ def _lines(history: History, colours: Mapping[str, str], window: int | None = No
 
 
 def _interval(row: Mapping[str, Any]) -> Interval:
-    low, high = (row["value"] if row.get(end) is None else row[end] for end in ("low", "high"))
-    return row["value"], low, high
+    """A row's value and interval; without an interval its ends are the value."""
+    value = row["value"]
+    low = value if row.get("low") is None else row["low"]
+    high = value if row.get("high") is None else row["high"]
+    return value, low, high
 
 
 def _measured(evaluation: Mapping[str, Any], metric: str) -> Interval | None:
-    """The row of a metric that has a value."""
+    """The value of a metric with its interval; `None` where the evaluation has none."""
     row = evaluation["rows"].get(metric)
-    return _interval(row) if row and row.get("value") is not None else None
+    if not row or row.get("value") is None:
+        return None
+    return _interval(row)
 
 
 def _banded(
@@ -533,9 +564,8 @@ def _canvas(heights: Sequence[float], height: float) -> tuple[Any, list[Any]]:
     except ImportError as error:
         raise ConfigError("figures need matplotlib: pip install matplotlib") from error
     rows = len(heights)
-    figure = Figure(
-        figsize=(9.0, 0.6 + height * rows if rows > 1 else height), dpi=120, layout="constrained"
-    )
+    total_height = height if rows == 1 else 0.6 + height * rows
+    figure = Figure(figsize=(9.0, total_height), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)  # pyplot would keep every figure, and is not safe in threads
     axes = figure.subplots(
         rows, 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": list(heights)}

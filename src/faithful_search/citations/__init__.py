@@ -8,6 +8,7 @@ text ─ lists.own_list ──> entries ─┐
 """
 
 from functools import lru_cache
+from typing import Any
 
 from ..trajectory import NO_TRACE, ToolCall, Trajectory
 from .addresses import is_address, page_of, pages_in
@@ -85,21 +86,27 @@ def returned_by(trajectory: Trajectory) -> Returned:
 def _returned_by(trajectory: Trajectory, number: int) -> Returned:
     """What the tools of the first steps, so many, returned."""
     before = trajectory.steps[:number]
-    asked = (trajectory.question or "", *trajectory.answers)
+    question_and_golds = (trajectory.question or "", *trajectory.answers)
     returned = tuple(ReturnedStep(step.evidence, _addresses(step.call)) for step in before)
     # the writer of a report has not seen what was read afterwards, and cannot have counted it
     counted = all(issue.kind != NO_TRACE for issue in trajectory.issues)
-    return _returned(asked, returned, counted)
+    return _returned(question_and_golds, returned, counted)
 
 
 @lru_cache(maxsize=64)
-def _returned(asked: tuple[str, ...], steps: tuple[ReturnedStep, ...], counted: bool) -> Returned:
+def _returned(
+    question_and_golds: tuple[str, ...], steps: tuple[ReturnedStep, ...], counted: bool
+) -> Returned:
     # the same trajectory is read for each of its metrics
-    return Returned(asked, steps, counted)
+    return Returned(question_and_golds, steps, counted)
 
 
 def _addresses(call: ToolCall | None) -> tuple[str, ...]:
     """The addresses that a call names, as one that opens pages does."""
-    given = list(call.arguments.values()) if call is not None else []
-    listed = [one for value in given for one in (value if isinstance(value, list) else [value])]
-    return tuple(one for one in listed if isinstance(one, str) and is_address(one.strip()))
+    if call is None:
+        return ()
+    values: list[Any] = []
+    for argument in call.arguments.values():
+        values += argument if isinstance(argument, list) else [argument]
+    texts = [value for value in values if isinstance(value, str)]
+    return tuple([text for text in texts if is_address(text.strip())])

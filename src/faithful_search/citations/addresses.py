@@ -63,6 +63,6 @@ def page_of(address: str) -> str:
         return f"arxiv.org/abs/{preprint[1]}"
     address, _, query = address.partition("#")[0].partition("?")
     host, slash, path = address.partition("/")
-    kept = "&".join(part for part in query.split("&") if part and not _TRACKING.match(part))
-    page = host.lower() + slash + unquote(path)
-    return page.rstrip("/") + (f"?{kept}" if kept else "")
+    page = (host.lower() + slash + unquote(path)).rstrip("/")
+    parts = [part for part in query.split("&") if part and not _TRACKING.match(part)]
+    return f"{page}?{'&'.join(parts)}" if parts else page

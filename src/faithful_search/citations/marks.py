@@ -1,7 +1,7 @@
 """Citation marks in a text, found in one pass: what each form looks like, and what it names.
 
 Code and formulas hold no marks. Whether what looks like a mark is content, since it stands in the
-question or the evidence in the same form, is asked of what is `Known`.
+question or the evidence in the same form, is for `Citable` to say.
 """
 
 import re
@@ -29,8 +29,8 @@ class Mark(NamedTuple):
     kept: Span | None = None
 
 
-class Known(Protocol):
-    """What decides whether something is a mark."""
+class Citable(Protocol):
+    """What sources can be cited by, which decides whether something is a mark."""
 
     def is_content(self, written: str, before: str) -> bool:
         """Whether the question or the evidence has this in the same form; `before` are the
@@ -143,7 +143,7 @@ MOST = 10_000  # marks that are read of one text
 WIDEST = 30  # how far the last number of a range of sources is from its first one
 
 
-def marks_of(text: str, known: Known) -> list[Mark]:
+def marks_of(text: str, citable: Citable) -> list[Mark]:
     """The marks of a text in order. Linear in its length; never raises."""
     all_marks: list[Mark] = []
     at = 0
@@ -151,7 +151,7 @@ def marks_of(text: str, known: Known) -> list[Mark]:
         match = _ANY.search(text, at)
         if match is None:
             break
-        marks = _READERS[match.lastgroup or ""](match, known)
+        marks = _READERS[match.lastgroup or ""](match, citable)
         if marks is None:  # what is no mark may hold one
             at = match.start() + 1
         else:
@@ -202,16 +202,16 @@ def _before(match: re.Match[str]) -> str:
     return match.string[max(0, match.start() - 40) : match.start()]
 
 
-def _skipped(match: re.Match[str], known: Known) -> list[Mark]:
+def _skipped(match: re.Match[str], citable: Citable) -> list[Mark]:
     return []
 
 
-def _formula(match: re.Match[str], known: Known) -> list[Mark] | None:
+def _formula(match: re.Match[str], citable: Citable) -> list[Mark] | None:
     # two amounts in dollars are no formula
     return [] if re.search(r"[\\^_={}]", match[0]) else None
 
 
-def _artefact(match: re.Match[str], known: Known) -> list[Mark]:
+def _artefact(match: re.Match[str], citable: Citable) -> list[Mark]:
     name, *parts = match[0].strip("\ue200\ue201").split("\ue202")
     targets = re.findall(_TURN, name)
     for part in parts:
@@ -220,15 +220,16 @@ def _artefact(match: re.Match[str], known: Known) -> list[Mark]:
     return [Mark(match.span(), tuple(dict.fromkeys(targets)), "cursor")]
 
 
-def _link(match: re.Match[str], known: Known) -> list[Mark] | None:
+def _link(match: re.Match[str], citable: Citable) -> list[Mark] | None:
     label = match["label"].strip(" []\\^")
     url = match["url"]
     if not is_address(url):
-        return _numbered(match, label, "number", known)
+        return _numbered(match, label, "number", citable)
     if match[0].startswith("!"):
         return [Mark(match.span())]  # a picture, which cites nothing
-    words = None if _only_names(label, url) else match.span("label")
-    return [Mark(match.span(), (url,), "link", words)]
+    if _only_names(label, url):
+        return [Mark(match.span(), (url,), "link")]
+    return [Mark(match.span(), (url,), "link", match.span("label"))]
 
 
 def _only_names(label: str, url: str) -> bool:
@@ -240,25 +241,25 @@ def _only_names(label: str, url: str) -> bool:
     return is_address(label)
 
 
-def _numbered(match: re.Match[str], text: str, form: str, known: Known) -> list[Mark] | None:
+def _numbered(match: re.Match[str], text: str, form: str, citable: Citable) -> list[Mark] | None:
     """The mark that cites the numbers in a list of them; `None` where they are no sources'."""
-    numbers = _cited_numbers(text, known)
+    numbers = _cited_numbers(text, citable)
     return [Mark(match.span(), tuple(numbers), form)] if numbers else None
 
 
-def _tex(match: re.Match[str], known: Known) -> list[Mark] | None:
+def _tex(match: re.Match[str], citable: Citable) -> list[Mark] | None:
     if match["keys"]:
         keys = [key.strip() for key in match["keys"].split(",")]
         named = tuple(filter(_says_something, keys))
         return [Mark(match.span(), named, "ref")] if named else None
-    return _numbered(match, match["dollar"] or match["script"], "raised", known)
+    return _numbered(match, match["dollar"] or match["script"], "raised", citable)
 
 
-def _bracket(match: re.Match[str], known: Known) -> list[Mark] | None:
+def _bracket(match: re.Match[str], citable: Citable) -> list[Mark] | None:
     after = match.string[match.end() : match.end() + 1]
     if after == "(" and match[0].startswith("[[") and not match[0].endswith("]]"):
         return None  # [[1](address)] holds a link
-    named = _names(match["inner"].strip(" \\\t\u3000"), known, square=True)
+    named = _names(match["inner"].strip(" \\\t\u3000"), citable, square=True)
     if named is None:
         return None
     targets, form = named
@@ -266,30 +267,30 @@ def _bracket(match: re.Match[str], known: Known) -> list[Mark] | None:
     is_argument = before.endswith("(") and before[-2:-1].isalnum() and after == ")"  # f([1])
     if form == "number" and (is_argument or _VALUE.search(before)):
         return None
-    if form in ("number", "footnote", "id") and known.is_content(match[0], before):
+    if form in ("number", "footnote", "id") and citable.is_content(match[0], before):
         return None
     return [Mark(match.span(), tuple(targets), form)]
 
 
-def _raised(match: re.Match[str], known: Known) -> list[Mark] | None:
+def _raised(match: re.Match[str], citable: Citable) -> list[Mark] | None:
     digits = (match["sup"] or match["caret"] or match[0]).translate(_TABLE)
     before = _before(match)
-    numbers = _cited_numbers(digits, known)
+    numbers = _cited_numbers(digits, citable)
     if not numbers or before[-1:] in ("⁻", "⁺"):
         return None
     if numbers != ["1"] and _EXPONENT.search(before):
         return None
-    if known.is_content(match[0], before):
+    if citable.is_content(match[0], before):
         return None
     return [Mark(match.span(), tuple(numbers), "raised")]
 
 
-def _element(match: re.Match[str], known: Known) -> list[Mark] | None:
+def _element(match: re.Match[str], citable: Citable) -> list[Mark] | None:
     if not match["tag"]:
         return [Mark(match.span())]  # a closing tag
     within = match["within"]
     targets = _attribute_targets(match["attributes"])
-    named_within = _names(within.strip(" []"), known, square=True) if within else None
+    named_within = _names(within.strip(" []"), citable, square=True) if within else None
     if named_within is not None:
         if not targets:
             targets, _ = named_within
@@ -321,38 +322,38 @@ def _attribute_targets(attributes: str) -> list[str]:
     return [target for target in targets if _says_something(target) and not target.startswith("#")]
 
 
-def _address(match: re.Match[str], known: Known) -> list[Mark]:
+def _address(match: re.Match[str], citable: Citable) -> list[Mark]:
     address = match["bare"].rstrip(ENDS)
-    closed = match[0].startswith("<") and match[0].endswith(">")
-    start = match.start() if closed else match.start("bare")
-    end = match.end() if closed else match.start("bare") + len(address)
-    return [Mark((start, end), (address,), "address")]
+    if match[0].startswith("<") and match[0].endswith(">"):
+        return [Mark(match.span(), (address,), "address")]
+    start = match.start("bare")
+    return [Mark((start, start + len(address)), (address,), "address")]
 
 
-def _parenthesis(match: re.Match[str], known: Known) -> list[Mark] | None:
-    named = _names(match["aside"].strip(), known, square=False)
+def _parenthesis(match: re.Match[str], citable: Citable) -> list[Mark] | None:
+    named = _names(match["aside"].strip(), citable, square=False)
     if named is None:
         return None
     targets, form = named
-    if form == "id" and known.is_content(match[0], _before(match)):
+    if form == "id" and citable.is_content(match[0], _before(match)):
         return None
     return [Mark(match.span(), tuple(targets), form)]
 
 
-def _word(match: re.Match[str], known: Known) -> list[Mark] | None:
-    numbers = _cited_numbers(match["number"], known)
-    if not numbers or known.is_content(match[0], _before(match)):
+def _word(match: re.Match[str], citable: Citable) -> list[Mark] | None:
+    numbers = _cited_numbers(match["number"], citable)
+    if not numbers or citable.is_content(match[0], _before(match)):
         return None
     return [Mark(match.span(), tuple(numbers), "number")]
 
 
-_READERS: Mapping[str, Callable[[re.Match[str], Known], list[Mark] | None]] = {
+_READERS: Mapping[str, Callable[[re.Match[str], Citable], list[Mark] | None]] = {
     "code": _skipped, "formula": _formula, "artefact": _artefact, "link": _link, "tex": _tex, "bracket": _bracket,
     "raised": _raised, "element": _element, "address": _address, "parenthesis": _parenthesis, "word": _word,
 }  # fmt: skip
 
 
-def _names(inner: str, known: Known, square: bool) -> tuple[list[str], str] | None:
+def _names(inner: str, citable: Citable, square: bool) -> tuple[list[str], str] | None:
     """What the text between brackets names, and in which form; `None` where it names no source.
 
     In round brackets a number alone is none, nor an id that is only made like one of ours.
@@ -365,7 +366,7 @@ def _names(inner: str, known: Known, square: bool) -> tuple[list[str], str] | No
             cursors = _first_groups(_CURSOR, inner)
             if cursors:
                 return cursors, "cursor"
-        numbers = _cited_numbers(inner, known)
+        numbers = _cited_numbers(inner, citable)
         if numbers:
             return numbers, "number"
     parts = [part for part in re.split(r"[\s,;、，；|]+", inner) if part]
@@ -373,30 +374,30 @@ def _names(inner: str, known: Known, square: bool) -> tuple[list[str], str] | No
         return None
     if all(map(is_address, parts)):
         return (parts, "address") if square else None  # round brackets are no part of an address
-    are_like_ids = all(known.is_id(part, strict=False) for part in parts)
-    if are_like_ids and (square or any(known.is_id(part, strict=True) for part in parts)):
+    are_like_ids = all(citable.is_id(part, strict=False) for part in parts)
+    if are_like_ids and (square or any(citable.is_id(part, strict=True) for part in parts)):
         return parts, "id"
     worded = _WORDED.fullmatch(inner)
     if worded is None:
-        return _authors(inner, known)
+        return _authors(inner, citable)
     after_word = worded["rest"]
-    numbers = _cited_numbers(after_word, known)
+    numbers = _cited_numbers(after_word, citable)
     if numbers:
         return numbers, "number"
     names = [part.strip(" ^[]") for part in _BREAK.split(after_word)]
     ids = list(filter(_says_something, names))
     if not ids:
         return None  # "Source:" alone
-    if all(known.is_id(part, strict=True) for part in ids):
+    if all(citable.is_id(part, strict=True) for part in ids):
         return ids, "ref"
-    are_like_ids = all(known.is_id(part, strict=False) for part in ids)
+    are_like_ids = all(citable.is_id(part, strict=False) for part in ids)
     if not are_like_ids and _LIST.fullmatch(after_word) and _RANGE.search(after_word):
         return None  # a range of years or pages, or one that runs backwards
     if (square and worded["sign"]) or _SIGNED.match(inner):
         if all(_WORD.fullmatch(part) for part in ids):
             return ids, "ref"
         return [after_word.strip()], "ref"  # a title, which may hold commas
-    return _authors(inner, known)
+    return _authors(inner, citable)
 
 
 def _says_something(name: str) -> bool:
@@ -404,11 +405,11 @@ def _says_something(name: str) -> bool:
     return any(map(str.isalnum, name))
 
 
-def _are_ids(numbers: str, known: Known) -> bool:
+def _are_ids(numbers: str, citable: Citable) -> bool:
     """Whether what looks like ranges are ids of passages: "3-12", the twelfth part of text 3."""
     if not _RANGE.search(numbers):
         return False
-    return all(known.is_id(part, strict=True) for part in _BREAK.split(numbers))
+    return all(citable.is_id(part, strict=True) for part in _BREAK.split(numbers))
 
 
 def _first_groups(form: re.Pattern[str], inner: str) -> list[str]:
@@ -422,7 +423,7 @@ def _first_groups(form: re.Pattern[str], inner: str) -> list[str]:
     return groups
 
 
-def _authors(inner: str, known: Known) -> tuple[list[str], str] | None:
+def _authors(inner: str, citable: Citable) -> tuple[list[str], str] | None:
     """Authors and years that sources carry, as in `(Mirov, 2020; Lind & Oss, 2021)`."""
     works = []
     is_known = False
@@ -431,18 +432,18 @@ def _authors(inner: str, known: Known) -> tuple[list[str], str] | None:
         if match is None:
             return None
         works.append(f"{match['name']} {match['year']}")
-        is_known = is_known or known.is_author(match["name"], match["year"])
+        is_known = is_known or citable.is_author(match["name"], match["year"])
     return (works, "author") if is_known else None
 
 
-def _cited_numbers(text: str, known: Known) -> list[str]:
+def _cited_numbers(text: str, citable: Citable) -> list[str]:
     """The numbers in a list of them, none where one of them cannot be a source's."""
     located = _LOCATED.fullmatch(text)
     if located is not None:  # with a page or a line in the source
         text = located[1]
-    if not _LIST.fullmatch(text) or _are_ids(text, known):
+    if not _LIST.fullmatch(text) or _are_ids(text, citable):
         return []
     numbers = numbers_of(text)
-    if len(numbers) > 1 and "0" in numbers and not known.is_id("0", strict=True):
+    if len(numbers) > 1 and "0" in numbers and not citable.is_id("0", strict=True):
         return []  # [0, 1] is an interval
-    return numbers if all(map(known.is_number, numbers)) else []
+    return numbers if all(map(citable.is_number, numbers)) else []

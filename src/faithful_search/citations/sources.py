@@ -108,7 +108,7 @@ PassagesBy = dict[str, list[Passage]]
 class Returned:
     """The passages that a trajectory's tools returned before its answer, to look up what is cited.
 
-    It also implements `marks.Known`, by which `marks_of` tells citation marks from content. The
+    It also implements `marks.Citable`, by which `marks_of` tells citation marks from content. The
     tables that look-ups need are made when they are first used, in time linear in the length of the
     texts.
 
@@ -131,7 +131,7 @@ class Returned:
                 passage = Passage(evidence, step=number, place=place, text=evidence.text)
                 self.passages.append(passage)
 
-    # What is a mark: the methods of `marks.Known`
+    # What is a mark: the methods of `marks.Citable`
 
     def is_content(self, written: str, before: str) -> bool:
         """Whether question, gold answers or evidence have this in the same form, in brackets or as
@@ -288,8 +288,8 @@ class Returned:
                 read_there[page_of(address)].append(passage)
             if addresses:
                 continue
-            written = [match[0].rstrip(ENDS) for match in _ADDRESS.finditer(evidence.text)]
-            for page in dict.fromkeys(map(page_of, written)):  # each once, in the text's order
+            in_text = [match[0].rstrip(ENDS) for match in _ADDRESS.finditer(evidence.text)]
+            for page in dict.fromkeys(map(page_of, in_text)):  # each once, in the text's order
                 mentioned[page].append(passage)
         return mentioned | read_there
 
@@ -329,19 +329,15 @@ class Returned:
             return
         heads = list(_PRINTED.finditer(evidence.text))
         if not heads and len(self._by_step[passage.step]) == 1:
-            heads = list(_DOTTED.finditer(evidence.text))
-            numbers = [int(head["square"]) for head in heads]
-            # Only a list numbers its parts one after the other, from 0 or 1.
-            from_zero = list(range(len(numbers)))
-            from_one = list(range(1, len(numbers) + 1))
-            if numbers not in (from_zero, from_one):
-                heads = []
-        if heads and heads[0].start() <= _FIRST_HEAD:
-            ends = [*(head.start() for head in heads[1:]), len(evidence.text)]
-            for head, end in zip(heads, ends, strict=True):
-                part = msgspec.structs.replace(passage, text=evidence.text[head.start() : end])
-                # `_DOTTED` has no group "word", and always has "square".
-                yield key_of(head["square"] or head["word"]), part
+            heads = _dotted_heads(evidence.text)
+        if not heads or heads[0].start() > _FIRST_HEAD:
+            return
+        starts = [head.start() for head in heads]
+        ends = [*starts[1:], len(evidence.text)]
+        for head, start, end in zip(heads, starts, ends, strict=True):
+            part = msgspec.structs.replace(passage, text=evidence.text[start:end])
+            # `_DOTTED` has no group "word", and always has "square".
+            yield key_of(head["square"] or head["word"]), part
 
     @cached_property
     def _stems(self) -> frozenset[str]:
@@ -451,6 +447,17 @@ def _grouped(pairs: Iterable[tuple[str, Passage]]) -> PassagesBy:
         if name:
             groups.setdefault(name, []).append(passage)
     return groups
+
+
+def _dotted_heads(text: str) -> list[re.Match[str]]:
+    """The numbers `1.`, `2.` in front of the parts of a text; none where they are not a list's,
+    which numbers its parts one after the other, from 0 or 1.
+    """
+    heads = list(_DOTTED.finditer(text))
+    numbers = [int(head["square"]) for head in heads]
+    from_zero = list(range(len(numbers)))
+    from_one = list(range(1, len(numbers) + 1))
+    return heads if numbers in (from_zero, from_one) else []
 
 
 def _stem(token: str) -> str:

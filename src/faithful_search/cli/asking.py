@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import to_builtins
 
+from ..bundled import BUNDLED
 from ..errors import ConfigError
 from ..escape import as_line
 from ..text import shortened
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ..judges import Writer
     from ..measure.claims import Claim
     from ..rollout import Agent
+    from ..rollout.arguments import EnvironmentArguments
     from ..rollout.threads import Research
     from ..tasks import Task
     from ..trajectory import Evidence, Step, Trajectory
@@ -128,11 +130,28 @@ def ask(question: str, transcript: Path, as_json: bool, **options: Any) -> None:
         click.echo(json.dumps(result, ensure_ascii=False, indent=1))
     else:
         _print_answer(research, claims, cost)
+        if doubt := _outside_the_world(task.question, environment, options):
+            _print(doubt, fg="yellow")
         if transcript_file.written:
             _print(f"transcript: {transcript} (faithful-search audit {transcript})", dim=True)
     if research.trajectory.answer is None:
         say(f"no answer: {_why_unanswered(research.threads[0])}", err=True)
         raise click.exceptions.Exit(1)
+
+
+def _outside_the_world(
+    question: str, environment: "EnvironmentArguments", options: Mapping[str, Any]
+) -> str:
+    """Why a bundled policy that searches the bundled world cannot answer the question, in a
+    sentence; empty where nothing speaks against it, and for all others.
+    """
+    from ..demo.outside import outside
+
+    is_bundled = not options["url"] and options["policy"] in BUNDLED
+    on_the_web = options["web_search"] or options["browse"]
+    if is_bundled and environment.corpus == "world" and not on_the_web:
+        return outside(question)
+    return ""
 
 
 def _why_unanswered(thread: "Trajectory") -> str | None:

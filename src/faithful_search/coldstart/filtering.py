@@ -388,8 +388,9 @@ def write_written(folder: str | Path, rows: Sequence[WrittenRow]) -> None:
 
 def _comparable(trajectory: Trajectory) -> Trajectory:
     """With its own answer as the gold one if it has none, so that comparing the two passes."""
-    loose = not trajectory.answers and trajectory.answer is not None
-    return replace(trajectory, answers=(trajectory.answer,)) if loose else trajectory
+    if trajectory.answers or trajectory.answer is None:
+        return trajectory
+    return replace(trajectory, answers=(trajectory.answer,))
 
 
 def _tools_of_row(data: bytes, trajectory: Trajectory) -> Schemas | None:
@@ -400,10 +401,12 @@ def _tools_of_row(data: bytes, trajectory: Trajectory) -> Schemas | None:
     if tools is None:
         tools = trajectory.meta.get("tools")
     try:
-        tools = json.loads(tools) if isinstance(tools, str) else tools
-        for schema in (tool["function"] for tool in tools or ()):
+        if isinstance(tools, str):
+            tools = json.loads(tools)
+        for tool in tools or ():
+            schema = tool["function"]
             msgspec.convert((schema["name"], schema["parameters"]), tuple[str, dict[str, Any]])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise DataError(
             "its tools are not a list of JSON schemas of functions, as a toolbox's `schemas` gives "
             f"them: {error}"

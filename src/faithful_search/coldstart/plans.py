@@ -64,10 +64,9 @@ class Hop:
         titles = {plain(title) for title in self.gold_titles}
         stating: list[Evidence] = []
         for passage in evidence:
+            has_source = passage.source in self.gold_ids
             has_title = plain(passage.title) in titles
-            if passage.source in self.gold_ids or (
-                has_title and contains(passage.text, self.object)
-            ):
+            if has_source or (has_title and contains(passage.text, self.object)):
                 stating.append(passage)
         return stating
 
@@ -158,7 +157,8 @@ def plan_world(task: Task, usual: Mapping[str, str] | None = None) -> list[Hop]:
         first = (usual or {}).get(relation, SEARCH)
         second = GRAPH if first == SEARCH else SEARCH
         query = f"{relation} of {subject}"
-        queries = ((first, query), (second, query), (first, f"{subject} {relation}"))
+        reworded = f"{subject} {relation}"
+        queries = ((first, query), (second, query), (first, reworded))
         gold_ids = frozenset(fact[key] for key in ("passage", "triple") if fact.get(key))
         hops.append(Hop.of_relation(subject, relation, object_, queries, gold_ids=gold_ids))
     return hops

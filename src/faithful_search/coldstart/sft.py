@@ -13,12 +13,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from datasets import Dataset
 from torch.nn.functional import binary_cross_entropy_with_logits, rms_norm
-from torch.nn.utils.rnn import pad_sequence
 from trl import SFTConfig, SFTTrainer
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
@@ -50,10 +49,10 @@ def reading_labels(trajectory: Trajectory, tokens: Tokens, chat: ChatFormat) -> 
         if next_step.helpful is None or not step.evidence:
             continue
         response = _response_places(tokens, number)
-        ends = [response.start + end for end in piece_ends(step, chat)]
-        for passage, end in zip(step.evidence, ends, strict=True):
-            labels[end] = int(passage.id in next_step.refs)
-        for place in range(ends[-1] + 1, response.stop):
+        for passage, end in zip(step.evidence, piece_ends(step, chat), strict=True):
+            last_place = response.start + end
+            labels[last_place] = int(passage.id in next_step.refs)
+        for place in range(last_place + 1, response.stop):
             labels[place] = int(next_step.helpful)
     return labels
 
@@ -120,9 +119,10 @@ class ReadingLoss:
         of "yes" against "no" is (U_yes - U_no)·h.
         """
         is_asked = labels != IGNORED
-        states = torch.cat([self.states.pop(layer)[is_asked] for layer in self.layers]).float()
-        output = self.model.get_output_embeddings().weight
-        direction = (output[self.yes] - output[self.no]).float()
+        asked_states = [self.states.pop(layer)[is_asked] for layer in self.layers]
+        states = torch.cat(asked_states).float()  # (layers · asked tokens, size)
+        embedding = self.model.get_output_embeddings().weight
+        direction = (embedding[self.yes] - embedding[self.no]).float()
         logits = rms_norm(states, states.shape[-1:]) @ direction
         targets = labels[is_asked].float().repeat(len(self.layers))
         if not len(targets):
@@ -239,7 +239,11 @@ def sft_trainer(
     trainer = WeightedSFTTrainer(
         model,
         args,
-        data_collator=WeightedCollator(pad_token_id=tokenizer.pad_token_id),
+        data_collator=WeightedCollator(
+            pad_token_id=tokenizer.pad_token_id,
+            # a number by now, whatever its type allows
+            pad_to_multiple_of=cast(int | None, args.pad_to_multiple_of),
+        ),
         train_dataset=dataset,
         processing_class=tokenizer,
         peft_config=peft_config,
@@ -259,15 +263,16 @@ class WeightedCollator(DataCollatorForLanguageModeling):
 
     def torch_call(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
         batch = super().torch_call(examples)
+        shape = batch["input_ids"].shape
         for name, padding in (("loss_weights", 0.0), ("reading_labels", IGNORED)):
             if all(example.get(name) is None for example in examples):
                 continue
-            rows = []
-            for example in examples:
-                # scored trajectories have no reading labels
-                row = example.get(name) or [padding] * len(example["input_ids"])
-                rows.append(torch.tensor(row))
-            batch[name] = pad_sequence(rows, batch_first=True, padding_value=padding)
+            padded = torch.full(shape, padding)
+            for number, example in enumerate(examples):
+                row = example.get(name)
+                if row is not None:  # scored trajectories have no reading labels
+                    padded[number, : len(row)] = torch.tensor(row)
+            batch[name] = padded
         return batch
 
 
@@ -340,9 +345,9 @@ def _rows(
     prompt_length = len(tokens.prompt_ids)
     for number in range(len(tokens.turns)):
         turn = _turn_places(tokens, number)
-        completion = turn.start - prompt_length  # the length of the completion before the turn
-        earlier = visible_places(tokens.turns[:number], completion, kept_responses)
-        context = [*range(prompt_length), *(prompt_length + place for place in earlier)]
+        length_before = turn.start - prompt_length  # of the completion
+        visible = visible_places(tokens.turns[:number], length_before, kept_responses)
+        context = [*range(prompt_length), *(prompt_length + place for place in visible)]
         row = _row_of_turn(columns, context, turn, copied)
         if any(label != IGNORED for label in row["labels"]):
             yield row

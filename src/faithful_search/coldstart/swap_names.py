@@ -38,21 +38,20 @@ class NameSwapper:
 
     def __init__(self, names: Mapping[str, str], forbidden: Iterable[tuple[str, str]] = ()) -> None:
         self.finder = NameFinder(names)
-        self._pools: dict[str, list[str]] = defaultdict(list)
-        for name, kind in sorted(names.items()):
-            self._pools[kind].append(name)
-        self._forbidden: dict[str, set[str]] = defaultdict(set)
+        self._names_of_type: defaultdict[str, list[str]] = defaultdict(list)
+        for name, type_ in sorted(names.items()):
+            self._names_of_type[type_].append(name)
+        self._forbidden: defaultdict[str, set[str]] = defaultdict(set)  # objects by subject
         for subject, object_ in forbidden:
             self._forbidden[subject].add(object_)
-        # A held-out object need not be a name that may be swapped.
-        self._stated = NameFinder(
-            {**dict.fromkeys(set().union(*self._forbidden.values()), ""), **names}
-        )
+        # Neither the subject nor the object of a held-out fact need be a name that may be swapped
+        of_facts = self._forbidden.keys() | set().union(*self._forbidden.values())
+        self._finder_of_facts = NameFinder({**dict.fromkeys(of_facts, ""), **names})
 
     def swap(self, trajectory: Trajectory, rng: random.Random, id: str | None = None) -> Trajectory:
         """A copy of `trajectory` about other names, gold answers too; token ids, spans and text are
-        dropped. Words that are no known names stay. Raises `DataError` when every draw produced a
-        forbidden pair.
+        dropped. Words that are no known names stay, and a name may be drawn for itself. Raises
+        `DataError` when every draw produced a forbidden pair.
         """
         names: set[str] = set()
 
@@ -61,26 +60,27 @@ class NameSwapper:
             return text
 
         _mapped(trajectory, collect)
-        kinds: defaultdict[str, list[str]] = defaultdict(list)
+        by_type: defaultdict[str, list[str]] = defaultdict(list)
         for name in sorted(names):
-            kinds[self.finder.names[name]].append(name)
+            by_type[self.finder.names[name]].append(name)
         for _ in range(self.tries):  # a draw may happen to state a held-out fact
-            images: dict[str, str] = {}
-            for kind, members in kinds.items():
-                images |= zip(members, rng.sample(self._pools[kind], len(members)), strict=True)
-            swapped: Trajectory = _mapped(trajectory, partial(self.finder.sub, images.__getitem__))
+            new_names: dict[str, str] = {}
+            for type_, old in by_type.items():
+                drawn = rng.sample(self._names_of_type[type_], len(old))
+                new_names |= zip(old, drawn, strict=True)
+            rename = partial(self.finder.sub, new_names.__getitem__)
+            swapped: Trajectory = _mapped(trajectory, rename)
             if not self.leaks(swapped):
                 return replace(swapped, id=trajectory.id if id is None else id)
         raise DataError(
             f"trajectory {trajectory.id!r}: {self.tries} draws of names each stated a held-out "
-            "fact; "
-            "give more names"
+            "fact; give more names"
         )
 
     def leaks(self, trajectory: Trajectory) -> bool:
         """Whether a passage names subject and object of a forbidden fact together."""
         for passage in trajectory.passages:
-            names = set(self._stated.find(f"{passage.title}\n{passage.text}"))
+            names = set(self._finder_of_facts.find(f"{passage.title}\n{passage.text}"))
             for subject in self._forbidden.keys() & names:
                 if self._forbidden[subject] & names:
                     return True
@@ -88,6 +88,7 @@ class NameSwapper:
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """A copy of the value with every text in it that may hold names changed."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
@@ -103,8 +104,8 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
 
 def world_swapper(names: Mapping[str, str]) -> NameSwapper:
     """Swaps these names, but never into a fact that the bundled world holds out."""
-    tasks = [task for split in ("validation", "test") for task in load_tasks("world", split)]
-    rows = [row for part in ("passages", "triples") for row in world_part(part, train=False)]
+    tasks = [*load_tasks("world", "validation"), *load_tasks("world", "test")]
+    rows = [*world_part("passages", train=False), *world_part("triples", train=False)]
     return NameSwapper(names, held_out_facts(tasks, rows))
 
 
@@ -128,12 +129,11 @@ def swapped_copies(
     appended.
     """
     rng = random.Random(seed)
-    bar = tqdm(trajectories, "swapping names", unit="episode", disable=not progress)
-    return [
-        swapper.swap(trajectory, rng, f"{trajectory.id}~{number}")
-        for trajectory in bar
-        for number in range(1, copies + 1)
-    ]
+    swapped = []
+    for trajectory in tqdm(trajectories, "swapping names", unit="episode", disable=not progress):
+        for number in range(1, copies + 1):
+            swapped.append(swapper.swap(trajectory, rng, f"{trajectory.id}~{number}"))
+    return swapped
 
 
 def held_out_facts(
@@ -147,8 +147,10 @@ def held_out_facts(
         for fact in task.meta.get("chain", ()):
             held_out.add((fact["subject"], fact["object"]))
     for row in rows:
-        facts = row.get("facts") or [(row["subject"], row["relation"], row["object"])]
-        held_out.update((subject, object_) for subject, _, object_ in facts)
+        # a passage states several facts, a triple is one
+        facts = row["facts"] if "facts" in row else [(row["subject"], None, row["object"])]
+        for subject, _, object_ in facts:
+            held_out.add((subject, object_))
     return held_out
 
 

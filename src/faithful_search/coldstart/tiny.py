@@ -88,20 +88,21 @@ def script_of(dialect: str) -> Script:
 def phrases_of(dialect: str) -> tuple[str, ...]:
     """The sentences of a dialect's prompt, controller and agent, which are always the same."""
     if dialect == "search_r1":
-        return SearchR1().prompt("", ())[0]["content"], SearchR1.no_action_reply or "", *UNSAID
+        [message] = SearchR1().prompt("", ())
+        return message["content"], SearchR1.no_action_reply or "", *UNSAID
     if dialect == "self_eval":
         questions = []
         for reward in (SelfRubric(), SelfCorrectness()):
             questions.append(reward.question(Trajectory(), Fence("")))
         return "The answer is missing.", *EXPLANATIONS.values(), *questions, "Score: "
     if dialect == "pokee":
-        with_answer, without = Step("", answer="?"), Step("")
+        answer, nothing = Step("", answer="?"), Step("")
         rejected = Step("", verified=False)
-        # episodes after which the controller says each of its lines
-        episodes = (with_answer,), (with_answer, rejected), (without,), (with_answer, without)
+        # after each of these episodes the controller says another of its lines
+        episodes = ((answer,), (answer, rejected), (nothing,), (answer, nothing))
         replies = [Pokee().controller_reply(steps, verify=True) or "" for steps in episodes]
-        prompt = Pokee().prompt("", ())[1]["content"]
-        return prompt, *replies, *UPHELD, *NOT_FOUND, *STOPPED_EARLY
+        _, prompt = Pokee().prompt("", ())
+        return prompt["content"], *replies, *UPHELD, *NOT_FOUND, *STOPPED_EARLY
     return ()
 
 
@@ -171,16 +172,17 @@ def take_over(model: Any, tokenizer: Any, start: Path) -> None:
     `ConfigError`); tokens that only the model has keep their own.
     """
     old = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32, trust_remote_code=False)
-    old_places, new_places = read_tokenizer(str(start)).get_vocab(), tokenizer.get_vocab()
+    old_places = read_tokenizer(str(start)).get_vocab()
+    new_places = tokenizer.get_vocab()
     shared = [token for token in new_places if token in old_places]
     # By text and not by id: the vocabularies of two dialects have the same words in other places.
     rows = model.get_input_embeddings().weight.detach().clone()
     weights = old.state_dict()
     learnt = weights["model.embed_tokens.weight"]
+    ours = [new_places[token] for token in shared]
+    theirs = [old_places[token] for token in shared]
     try:
-        rows[[new_places[token] for token in shared]] = learnt[
-            [old_places[token] for token in shared]
-        ]
+        rows[ours] = learnt[theirs]
         model.load_state_dict(
             {**weights, "model.embed_tokens.weight": rows, "lm_head.weight": rows}
         )
@@ -211,19 +213,19 @@ def build_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     backend.train_from_iterator(_sentences(names, phrases_of(config.dialect)), trainer)
-    state = json.loads(
-        backend.to_str()
-    )  # bytes had to be special tokens for training; in use they are ordinary ones
+    # bytes had to be special tokens for training; in use they are ordinary ones
+    state = json.loads(backend.to_str())
     backend = Tokenizer.from_str(json.dumps({**state, "added_tokens": []}))
-    tags = [f"<{slash}{tag}>" for tag in script.tags for slash in ("", "/")]
-    ids = [f"E{number}" for number in range(1, config.evidence_ids + 1)] if script.cites else []
-    backend.add_tokens([AddedToken(text, normalized=False) for text in (*tags, *script.scaffold)])
-    backend.add_tokens(
-        [
-            AddedToken(text, normalized=False, single_word=True)
-            for text in (*script.words, *ids, *names)
-        ]
-    )
+    markup = []
+    for tag in script.tags:
+        markup += [f"<{tag}>", f"</{tag}>"]
+    markup += script.scaffold
+    words = [*script.words]
+    if script.cites:
+        words += [f"E{number}" for number in range(1, config.evidence_ids + 1)]
+    words += names
+    backend.add_tokens([AddedToken(text, normalized=False) for text in markup])
+    backend.add_tokens([AddedToken(text, normalized=False, single_word=True) for text in words])
     backend.add_special_tokens(
         [AddedToken(text, normalized=False, special=True) for text in SPECIAL]
     )
@@ -247,19 +249,12 @@ def _sentences(names: list[str], phrases: tuple[str, ...]) -> Iterator[str]:
     passages = list(read_rows(world_file("passages.jsonl.gz")))
     relations = {fact[1] for row in passages for fact in row["facts"]}
     relations |= {row["relation"] for row in read_rows(world_file("triples.jsonl.gz"))}
+    fixed = (*PHRASES, *TRAINING_BLANKS, *phrases, "No results.", "Unknown tool. Available tools:")
     for _ in range(OFTEN):
-        yield from (
-            *PHRASES,
-            *TRAINING_BLANKS,
-            *phrases,
-            "No results.",
-            "Unknown tool. Available tools:",
-        )
-        yield from (
-            f"{relation} of the {relation} of . The {relation} is" for relation in sorted(relations)
-        )
-    texts = [
-        *(row["text"] for row in passages),
-        *(task.question for task in load_tasks("world", "train")),
-    ]
-    yield from (finder.sub(lambda name: "", text) for text in texts)
+        yield from fixed
+        for relation in sorted(relations):
+            yield f"{relation} of the {relation} of . The {relation} is"
+    texts = [row["text"] for row in passages]
+    texts += [task.question for task in load_tasks("world", "train")]
+    for text in texts:
+        yield finder.sub(lambda name: "", text)

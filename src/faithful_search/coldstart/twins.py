@@ -51,12 +51,15 @@ class Shelf:
     def put(self, hop: Hop, tool: str, evidence: Sequence[Evidence]) -> None:
         """Keep what a tool returned when the hop's fact was searched for."""
         gold = hop.gold(evidence)
-        self._gold |= {passage.source: passage for passage in gold if passage.source}
+        for passage in gold:
+            if passage.source:
+                self._gold[passage.source] = passage
         if hop.relation:
             self._by_relation[tool, hop.relation].extend(gold)
         self._by_tool[tool].extend(evidence)
         for passage in evidence:
-            self._by_title[plain(passage.title)][passage.text] = passage
+            about_title = self._by_title[plain(passage.title)]
+            about_title[passage.text] = passage
 
     def stating(self, hop: Hop) -> list[Evidence]:
         """Evidence that states the hop's fact, from any tool."""
@@ -156,9 +159,10 @@ class Response(NamedTuple):
         gold = self.hop.gold(self.evidence)
         kind = "other_tools" if self.rng.random() < 0.3 else "unrelated"
         foils = self._foils(kind, self.evidence)
-        if len(gold) == len(self.evidence) or not foils:
+        to_replace = len(self.evidence) - len(gold)
+        if not to_replace or not foils:
             return []
-        result = gold + self.rng.sample(foils, min(len(self.evidence) - len(gold), len(foils)))
+        result = gold + self.rng.sample(foils, min(to_replace, len(foils)))
         self.rng.shuffle(result)
         return result
 

@@ -16,7 +16,6 @@ from typing import Any, Literal, Self
 import msgspec
 
 from .. import dialects
-from ..abstention import declines
 from ..bundled import BUNDLED, bundled_json, bundled_policy
 from ..errors import ConfigError, DataError, JudgeError, UnreachableError, needs
 from ..hub.models import BOUNDS, CONTEXT_SETTINGS, settings_to_run
@@ -25,6 +24,7 @@ from ..inference.chat import ChatFormat
 from ..measure.controls import Closed
 from ..rewards.answer_likelihood_gap import find_mention
 from ..rewards.contexts import Transcript, context_of, turn_ids
+from ..rewards.declined import names_nothing
 from ..rewards.turns import holds_answer
 from ..rollout import Engine
 from ..rollout.arguments import EnvironmentArguments
@@ -325,7 +325,7 @@ def run_on(
 
 def needs_evidence(trajectory: Trajectory) -> bool | None:
     """Whether the answer of `ask` is another one `WITHOUT` evidence; `None` where there is none."""
-    if WITHOUT not in trajectory.meta or declines(trajectory.answer):
+    if WITHOUT not in trajectory.meta or names_nothing(trajectory):
         return None
     without = trajectory.meta[WITHOUT]
     return normalize(trajectory.answer or "") != normalize(without or "")
@@ -333,7 +333,7 @@ def needs_evidence(trajectory: Trajectory) -> bool | None:
 
 def verdict(before: Trajectory, after: Trajectory) -> str:
     """What became of the answer, in a sentence."""
-    if declines(after.answer):
+    if names_nothing(after):
         return NOTICED
     answer = after.answer or ""
     is_read = any(

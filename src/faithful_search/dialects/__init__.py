@@ -1,30 +1,35 @@
 """Text to `Trajectory` and back, one file per dialect; `load("pou")` finds `pou.py`.
 
-`detect` tells in which dialect a text is written, from the marks and signs that each dialect's file
-declares.
+`detection` tells in which dialect a text is written.
 """
 
 import difflib
 import re
-import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
 
-from .. import formats, loose_json, registry
+from .. import formats, loose_json
 from ..errors import DataError, DialectError
-from ..formats import Chat, chat_templates
-from ..formats.chat import TAGLIKE, Message
+from ..formats import Chat, call_markup, chat_templates
+from ..formats.base import mapping
+from ..formats.chat import Message
 from ..formats.messages import read
-from ..formats.quotes import without_code
-from ..trajectory import Issue, Trajectory
+from ..trajectory import Issue, Step, Trajectory
 from .base import Dialect
+from .detection import (
+    LOOK_AT,
+    STRUCTURED_TAG,
+    Detection,
+    by_marks,
+    chat_excerpt,
+    detect,
+    dialect_table,
+)
 from .handing_in import with_answer
 from .segments import Responses
 
@@ -35,74 +40,26 @@ USUAL_OF = 64  # rows that `usual` looks at
 # The dialect for a text of thought and answer alone: the thought may have been opened in the prompt
 _ANY = "r1_searcher"
 _PLAIN = "openai"  # the dialect for messages without any tags
-_TAG = re.compile(r"<\|?/?([A-Za-z_0-9]{2,24})\|?>")
-_LOOK_AT = 200_000  # characters of a text; a dialect shows itself long before
-_BEGINNING = 80  # characters of a response: its beginning shows the dialect, its evidence does not
-_HALF_WEIGHT = 2.0  # the score that gives a confidence of one half
+# The tags of a text with calls of tools that no dialect knows
+_OF_ANY_TOOL = frozenset(("think", "tool_call", "tool_response", "tools", "answer"))
+# Names of tags between which agents of other dialects call tools, or read what these return
+_FOREIGN = re.compile(
+    r"<((?:[a-z]{1,20}_){0,2}"
+    r"(?:search|query|queries|documents?|information|context|evidence|results?|observations?|obs"
+    r"|external|access|browse|visit|page|python|tool|knowledge|learnings)"
+    r"(?:_[a-z]{1,20}){0,2})>"
+)
+_MOST_FOREIGN = 50
+# How tokens write a blank: SentencePiece's, and that of byte-level BPE
+_BLANKS_OF_TOKENS = ("\u2581", "\u0120")
+_FEW_BLANKS = 5  # of those may stand in any text
 
 __all__ = ["Detection", "Dialect", "detect", "load", "names", "parse", "usual"]
 
 
-@dataclass(frozen=True)
-class Detection:
-    """The dialect that a text is written in.
-
-    Attributes:
-        dialect: the dialect's name; `None` where none fits.
-        confidence: how certain that is, in [0, 1].
-        why: the marks that decided, or why no dialect fits.
-        tags: names of the tags that occur outside of evidence.
-    """
-
-    dialect: str | None
-    confidence: float
-    why: str
-    tags: tuple[str, ...] = ()
-
-
 def names() -> list[str]:
     """The names of all dialects, sorted."""
-    return list(_known().dialects)
-
-
-class _Known(NamedTuple):
-    """All dialects, and what `detect` looks for.
-
-    Attributes:
-        tags: the names of tags that are marks of any dialect.
-        blocks: the names of tags in which agents write.
-        closings: the closing tags of tool responses, by the opening ones.
-        any_opening: finds the opening tag of a tool response.
-        signs: the patterns of each dialect's signs, with their weights.
-    """
-
-    dialects: dict[str, Dialect]
-    tags: frozenset[str]
-    blocks: frozenset[str]
-    closings: dict[str, str]
-    any_opening: re.Pattern[str]
-    signs: dict[str, list[tuple[re.Pattern[str], float]]]
-
-
-@cache
-def _known() -> _Known:
-    package = sys.modules[__name__]
-    dialects = {
-        name: registry.load(package, name, Dialect)() for name in registry.names(package, Dialect)
-    }
-    closings = {dialect.opening: dialect.closing for dialect in dialects.values()}
-    signs = {
-        name: [(re.compile(pattern), weight) for pattern, weight in dialect.signs.items()]
-        for name, dialect in dialects.items()
-    }
-    return _Known(
-        dialects=dialects,
-        tags=frozenset().union(*(dialect.marks for dialect in dialects.values())),
-        blocks=frozenset().union(*(dialect.grammar.blocks for dialect in dialects.values())),
-        closings=closings,
-        any_opening=re.compile("|".join(map(re.escape, closings))),
-        signs=signs,
-    )
+    return list(dialect_table().dialects)
 
 
 def load(name: str) -> Dialect:
@@ -115,13 +72,12 @@ def load(name: str) -> Dialect:
         >>> load("pou").stop
         ('</tool_call>', '</answer>')
     """
-    if name not in _known().dialects:
-        near = difflib.get_close_matches(name, _known().dialects, n=1, cutoff=0.5)
+    dialects = dialect_table().dialects
+    if name not in dialects:
+        near = difflib.get_close_matches(name, dialects, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise DialectError(
-            f"unknown dialect {name!r}; there are: {', '.join(_known().dialects)}{hint}"
-        )
-    return _known().dialects[name]
+        raise DialectError(f"unknown dialect {name!r}; there are: {', '.join(dialects)}{hint}")
+    return dialects[name]
 
 
 def parse(
@@ -169,8 +125,11 @@ def parse(
         if question is None:
             return content
         return msgspec.structs.replace(content, question=question)
-    text = content if isinstance(content, str) else ""
-    chat = None if isinstance(content, str) else _ReadChat.of(content, responses == "anywhere")
+    text, chat = "", None
+    if isinstance(content, str):
+        text = _with_plain_line_ends(content)
+    else:
+        chat = _ReadChat.of(content, users_respond=responses == "anywhere")
     issues: list[Issue] = []
     name = dialect or (chat.stored.dialect if chat else "")
     if not name:
@@ -178,7 +137,7 @@ def parse(
     reader = load(name)
     if chat is None:
         trajectory = reader.parse(text, question=question, fenced=fenced)
-        if not fenced and not any(step.call for step in trajectory.steps):
+        if not fenced and not _has_calls(trajectory):
             in_markup = _in_markup(text, dialect, question, answer_tool)
             if in_markup is not None:
                 return in_markup
@@ -189,21 +148,90 @@ def parse(
             fenced=fenced,
             responses=responses,
         )
-        issues += _problems(chat.stored)
-    # To look for another dialect takes longer than reading, so it is done only where the dialect
-    # that was asked for read nothing of its own.
-    if dialect is not None and not _makes_sense(trajectory, reader):
-        detected = _detected(text, chat)
-        if detected.dialect not in (None, dialect) and detected.confidence >= _CLEARLY:
-            why = f"read as {dialect}, but the text looks like {detected.dialect}: {detected.why}"
-            issues.append(Issue("dialect_mismatch", why))
-    if trajectory.answer is not None and not trajectory.answer.strip():  # a blank answer is none
-        trajectory = msgspec.structs.replace(trajectory, answer=None)
-    trajectory = with_answer(trajectory, answer_tool)
-    changes = {} if chat is None else _known_fields(chat.stored, trajectory)
+        issues += _problems(chat)
+        if not trajectory.steps:
+            why = f"none of the {len(chat.messages)} messages is the agent's"
+            issues.append(Issue("no_action", why))
+    if dialect is not None:
+        issues += _mismatch(trajectory, reader, text, chat)
+    trajectory = with_answer(_without_blank_answer(trajectory), answer_tool)
+    issues += _unread(trajectory, reader)
+    changes = {} if chat is None else _fields_of_format(chat.stored, trajectory)
     if issues:
         changes["issues"] = (*trajectory.issues, *issues)
     return msgspec.structs.replace(trajectory, **changes) if changes else trajectory
+
+
+def _has_calls(trajectory: Trajectory) -> bool:
+    return any(step.call for step in trajectory.steps)
+
+
+def _without_blank_answer(trajectory: Trajectory) -> Trajectory:
+    """The trajectory without its answer, where that is blank: then there is none."""
+    if trajectory.answer is None or trajectory.answer.strip():
+        return trajectory
+    return msgspec.structs.replace(trajectory, answer=None)
+
+
+def _mismatch(
+    trajectory: Trajectory, reader: Dialect, text: str, chat: "_ReadChat | None"
+) -> list[Issue]:
+    """An issue where a text is clearly in another dialect than the one that was asked for.
+
+    To look for another dialect takes longer than reading, so it is done only where `reader` read
+    nothing of its own.
+    """
+    if _makes_sense(trajectory, reader):
+        return []
+    detected = _detected(text, chat)
+    if detected.dialect in (None, reader.name) or detected.confidence < _CLEARLY:
+        return []
+    why = f"read as {reader.name}, but the text looks like {detected.dialect}: {detected.why}"
+    return [Issue("dialect_mismatch", why)]
+
+
+def _unread(trajectory: Trajectory, reader: Dialect) -> list[Issue]:
+    """Issues for what looks as if it meant something in a form that nothing here reads."""
+    issues: list[Issue] = []
+    if trajectory.answer is not None and call_markup.ends_like_a_call(trajectory.answer):
+        why = "the answer ends like a call of a tool, in a form that is not read as one"
+        issues.append(Issue("call_unread", why))
+    text = trajectory.text
+    for blank in _BLANKS_OF_TOKENS:
+        if _FEW_BLANKS < text.count(blank) > text.count(" "):
+            why = f"words are divided by {blank!r}: the tokens were written down, not their text"
+            issues.append(Issue("text_undecoded", why))
+    has_evidence = any(step.evidence for step in trajectory.steps)
+    foreign = [] if has_evidence else _foreign_tags(trajectory, reader)
+    if foreign:
+        tags = ", ".join(f"<{name}>" for name in foreign)
+        why = f"no evidence was read, but {reader.name} does not know what stands in {tags}"
+        issues.append(Issue("tags_unread", why))
+    return issues
+
+
+def _foreign_tags(trajectory: Trajectory, reader: Dialect) -> list[str]:
+    """The names of the tags in the agent's words, opened and closed, between which another
+    dialect's calls or responses may stand. No more than `_MOST_FOREIGN` names are looked for, those
+    that the reader knows among them.
+    """
+    is_closed: dict[str, bool] = dict.fromkeys(reader.grammar.names, False)
+    for words in _words_of_turns(trajectory):
+        for tag in _FOREIGN.finditer(words):
+            name = tag[1]
+            if name in is_closed:
+                continue
+            if len(is_closed) >= _MOST_FOREIGN:
+                break
+            is_closed[name] = f"</{name}>" in words
+    return [name for name, closed in is_closed.items() if closed]
+
+
+def _words_of_turns(trajectory: Trajectory) -> Iterator[str]:
+    """The beginning of each turn's text; several steps may be of one turn."""
+    spans = [step.spans.get("step", (0, 0)) for step in trajectory.steps]
+    for start, end in dict.fromkeys(spans):
+        yield trajectory.text[start : min(end, start + LOOK_AT)]
 
 
 class _ReadChat(NamedTuple):
@@ -217,6 +245,12 @@ class _ReadChat(NamedTuple):
         return cls(chat, read(chat.messages, users_respond))
 
 
+def _with_plain_line_ends(text: str) -> str:
+    """The text of a file that was saved on Windows as others save it."""
+    saved_there = "\r\n" in text and text.count("\r\n") == text.count("\n")
+    return text.replace("\r\n", "\n") if saved_there else text
+
+
 def _content(
     source: str | Sequence[Mapping[str, Any]] | Mapping[str, Any] | Chat, responses: Responses
 ) -> Trajectory | Chat | str:
@@ -227,12 +261,43 @@ def _content(
     if isinstance(source, str):
         content = formats.of_text(source) if trusted else source
     else:
+        if not trusted:
+            source = _with_flat_calls(source)
         loose_json.check_nested(source)
         content = formats.content(source, as_written=not trusted).value
     if trusted or not isinstance(content, str):
         return content
     # All of the text is the agent's words, whatever JSON or markup of a chat it holds.
     return Chat([{"role": "assistant", "content": content}])
+
+
+def _with_flat_calls(
+    source: Sequence[Mapping[str, Any]] | Mapping[str, Any],
+) -> Sequence[Mapping[str, Any]] | Mapping[str, Any]:
+    """The messages with the agent's calls that are nested too deeply as texts, so that they cannot
+    be read as calls: a policy must not get rid of a low score, nor end a training, by such a call.
+    """
+    if not isinstance(source, list | tuple):
+        return source
+    messages = []
+    for message in source:
+        calls = message.get("tool_calls") if isinstance(message, Mapping) else None
+        if isinstance(calls, list | tuple):
+            message = {**message, "tool_calls": [_flat(call) for call in calls]}
+        messages.append(message)
+    return messages
+
+
+def _flat(call: Any) -> Any:
+    """The call; where it is nested too deeply, its name and id with the reason as arguments."""
+    try:
+        loose_json.check_nested(call)
+    except DataError as error:
+        fields = mapping(call)
+        function = fields.get("function")
+        name = mapping(function if isinstance(function, Mapping) else fields).get("name", "")
+        return {"id": fields.get("id"), "function": {"name": name, "arguments": str(error)}}
+    return call
 
 
 def _dialect_of(
@@ -262,17 +327,18 @@ def _dialect_of(
     return name, chat
 
 
-def _problems(chat: Chat) -> list[Issue]:
+def _problems(chat: _ReadChat) -> list[Issue]:
     """Issues for what of a conversation could not be read, or is uncertain."""
     issues = []
-    for kind, count in chat.left_out.items():
+    for kind, count in chat.stored.left_out.items():
         if count:
             issues.append(Issue("content_unread", f"left out: {count} {kind}"))
-    issues += [Issue(problem.kind, problem.why) for problem in chat.problems]
+    for problem in chat.stored.problems:
+        issues.append(Issue(problem.kind, problem.why))
     return issues
 
 
-def _known_fields(chat: Chat, trajectory: Trajectory) -> dict[str, Any]:
+def _fields_of_format(chat: Chat, trajectory: Trajectory) -> dict[str, Any]:
     """The fields of the trajectory that the conversation's format knows better."""
     fields: dict[str, Any] = {}
     if chat.of_text and trajectory.evidence_from:
@@ -291,15 +357,15 @@ def _in_markup(
 
     `None`: no such markup stands before the first response, or it holds no call either.
     """
-    response = _known().any_opening.search(text)
-    if not chat_templates.is_marked(text[: response.start()] if response else text):
+    response = dialect_table().any_opening.search(text)
+    before_response = text[: response.start()] if response else text
+    if not chat_templates.is_marked(before_response):
         return None
     chat = chat_templates.read(text)
     if chat is None:
         return None
     trajectory = parse(chat, dialect, question, answer_tool=answer_tool)
-    calls = any(step.call for step in trajectory.steps)
-    return trajectory if chat.format or calls else None
+    return trajectory if chat.format or _has_calls(trajectory) else None
 
 
 def usual(rows: Iterable[Any]) -> str | None:
@@ -321,19 +387,27 @@ def _assumed(detected: Detection, usual: str | None, chat: bool) -> str | None:
     if chat and _is_plain(detected, usual):
         return _PLAIN
     tags = set(detected.tags)
-    only_answers = "answer" in tags and tags & _known().tags <= {"think", "answer"}
+    if STRUCTURED_TAG in tags and (usual is None or not load(usual).observation_role):
+        return _PLAIN
+    familiar = tags & dialect_table().tags
+    only_answers = "answer" in tags and familiar <= {"think", "answer"}
+    only_calls = "tool_call" in tags and familiar <= _OF_ANY_TOOL
+    if usual is not None and only_calls and load(usual).marks.get("tool_call", 0.0) < 0:
+        return _PLAIN  # the other rows' dialect writes no such calls
     if usual is not None and tags & set(load(usual).marks):
         # A dialect whose answers have no tag would not read this one's.
         untagged = usual != _PLAIN and load(usual).answer_opening is None
         if not (only_answers and untagged):
             return usual
+    if only_calls:
+        return _PLAIN
     return _ANY if only_answers else None
 
 
 def _is_plain(detected: Detection, usual: str | None) -> bool:
     """Whether a chat has no tag of any dialect: a box around its answer is no dialect."""
     # A tool's message is marked in the chat's own way, not the agent's.
-    dialect_tags = _known().tags - {"think", "tool_response"}
+    dialect_tags = dialect_table().tags - {"think", "tool_response"}
     return usual in (None, _PLAIN) and not set(detected.tags) & dialect_tags
 
 
@@ -349,7 +423,7 @@ def _refusal(text: str, detected: Detection) -> str:
             f"{reason}: it is plain text without a thought, a call or an answer between tags; is "
             "it the right column?"
         )
-    dialects = ", ".join(name for name in _known().dialects if name != _PLAIN)
+    dialects = ", ".join(name for name in dialect_table().dialects if name != _PLAIN)
     return f"{reason}; if you know which it is, name it, one of: {dialects}"
 
 
@@ -357,118 +431,28 @@ def _makes_sense(trajectory: Trajectory, dialect: Dialect) -> bool:
     """Whether the dialect that was asked for has read something of its own."""
     if trajectory.answer is None or "</" in trajectory.answer:
         return False
-    if any(step.call and step.evidence for step in trajectory.steps):
+    if any(_in_its_form(trajectory, step, dialect) for step in trajectory.steps):
         return True
     # An agent that did not search shows only an answer. Where an answer has no tag, any text looks
     # like one.
-    searched = any(step.call for step in trajectory.steps)
-    return dialect.answer_opening is not None and not searched and not trajectory.all_issues()
+    if dialect.answer_opening is None or _has_calls(trajectory):
+        return False
+    return not trajectory.all_issues()
 
 
-def detect(text: str | Sequence[Mapping[str, Any]]) -> Detection:
-    """Find out in which dialect a text is written, by the tags that occur in it.
-
-    A dialect's score is the sum of the weights of its `marks` and `signs` that occur in the first
-    200,000 characters; of a tool response only the beginning counts, so that evidence does not
-    decide. confidence = (best - second best) / (best + 2). Where two dialects fit equally well none
-    is named, and `why` says which they are.
-
-    Args:
-        text: what an agent and its environment wrote, or chat messages, or the JSON of these.
-
-    Raises:
-        DataError: for messages of which one is not a message.
-
-    Example:
-        >>> detect("<think>a</think><search>b</search><information>Doc 1(Title: c) d</information>").dialect
-        'search_r1'
+def _in_its_form(trajectory: Trajectory, step: Step, dialect: Dialect) -> bool:
+    """Whether a call of this step returned evidence in a form that the dialect knows: what it does
+    not know is evidence as a whole.
     """
-    return _by_marks(_excerpt(text))
+    if step.call is None or not step.evidence:
+        return False
+    span = step.spans.get("response", (0, 0))
+    body = trajectory.text[slice(*span)].strip()
+    if any(passage.text.strip() != body for passage in step.evidence):
+        return True
+    return bool(dialect.read_response(trajectory.text, *span)[0])
 
 
 def _detected(text: str, chat: _ReadChat | None) -> Detection:
     """As `detect`, of a text or of a chat that has been read."""
-    return _by_marks(text[:_LOOK_AT] if chat is None else _chat_excerpt(chat.messages))
-
-
-def _by_marks(text: str) -> Detection:
-    """The dialect whose marks and signs have the greatest weight in a text."""
-    skeleton = _skeleton(text)
-    tags = tuple(dict.fromkeys(_TAG.findall(skeleton)))
-    weights: dict[str, dict[str, float]] = {}  # by dialect, of what occurs
-    for name, dialect in _known().dialects.items():
-        weights[name] = {f"<{tag}>": weight for tag, weight in dialect.marks.items() if tag in tags}
-        for sign, weight in _known().signs[name]:
-            match = sign.search(skeleton)
-            if match:
-                weights[name][repr(" ".join(match[0].split())[:60])] = weight
-    scores = {name: sum(occurring.values()) for name, occurring in weights.items()}
-    first, second, *_ = sorted(scores, key=lambda name: scores[name], reverse=True)
-    best, next_best = scores[first], max(0.0, scores[second])
-    # One thing must speak for it that is worth more than the marks which all dialects have.
-    if best <= 0 or max(weights[first].values()) < 1.0:
-        why = f"no dialect's marks among its tags: {', '.join(tags[:8]) or 'it has none'}"
-        return Detection(None, 0.0, why, tags)
-    if next_best == best:
-        *others, last = [name for name in scores if scores[name] == best]
-        return Detection(None, 0.0, f"{', '.join(others)} and {last} fit equally well", tags)
-    why = f"it has {', '.join(mark for mark, weight in weights[first].items() if weight > 0)}"
-    if next_best > 0:
-        why += f"; next would be {second}"
-    return Detection(first, (best - next_best) / (best + _HALF_WEIGHT), why, tags)
-
-
-def _excerpt(source: str | Sequence[Mapping[str, Any]]) -> str:
-    """What `detect` looks at, of a text or of messages."""
-    if isinstance(source, str):
-        chat = formats.decode(source)
-        return source[:_LOOK_AT] if chat is None else _chat_excerpt(read(chat.messages))
-    chat = formats.read(source)
-    return _chat_excerpt(read(source if chat is None else chat.messages))
-
-
-def _chat_excerpt(chat: Sequence[Message]) -> str:
-    """What `detect` looks at of a chat: of what follows the agent's first message, the agent's
-    words, and only the beginning of a tool response.
-    """
-    roles = [message.role for message in chat]
-    begin = roles.index("assistant") if "assistant" in roles else len(chat)
-    blocks, openings = _known().blocks, _known().closings
-    excerpt = ["<|structured_calls|>" if any(message.calls for message in chat) else ""]
-    for number, message in enumerate(chat):
-        text = message.text
-        if message.role == "assistant" and not any(opening in text for opening in openings):
-            text = without_code(text, blocks)
-        if number > begin and message.role != "assistant":
-            text = text.lstrip()
-            tag = _TAG.match(text)
-            opening = "<tool_response>" if message.role == "tool" else ""
-            if tag:
-                opening = tag[0]
-            text = opening + _beginning(text.removeprefix(opening))
-        excerpt.append(text)
-    return "\n".join(excerpt)[:_LOOK_AT]
-
-
-def _skeleton(text: str) -> str:
-    """The text with only the beginning of each closed tool response, in which no tag counts."""
-    closings, any_opening = _known().closings, _known().any_opening
-    parts: list[str] = []
-    done = 0
-    unclosed: set[str] = set()  # closing tags that do not come: to look again takes quadratic time
-    while match := any_opening.search(text, done):
-        closing = closings[match[0]]
-        end = -1 if closing in unclosed else text.find(closing, match.end())
-        parts.append(text[done : match.end()])
-        done = match.end()
-        if end < 0:
-            unclosed.add(closing)
-        else:
-            parts.append(_beginning(text[done:end]))
-            done = end
-    return "".join([*parts, text[done:]])
-
-
-def _beginning(response: str) -> str:
-    """The beginning of a tool response, with its tags spelled out, so that none counts."""
-    return TAGLIKE.sub("&lt;", response[:_BEGINNING])
+    return by_marks(text[:LOOK_AT] if chat is None else chat_excerpt(chat.messages))

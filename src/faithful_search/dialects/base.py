@@ -10,12 +10,13 @@ from typing import Any, ClassVar
 import msgspec
 
 from ..formats.chat import Message
-from ..formats.messages import read
-from ..trajectory import Evidence, Source, Span, Step, ToolCall, Trajectory
+from ..formats.messages import read as read_chat
+from ..trajectory import Evidence, Issue, Source, Span, Step, ToolCall, Trajectory
 from .cited import with_citations
 from .fence import Fence, one_line, spelled, tags
-from .segments import Responses, Segment, chat_text, episode_start, trajectory_of
-from .turns import Fields, Grammar, TurnReader, skip
+from .prompt_ends import episode_start, explained_start
+from .segments import Responses, Segment, chat_text, trajectory_of
+from .turns import Fields, Grammar, TurnReader, skip, without_tokens
 
 # The response to the last call of an agent that is made to answer instead.
 LAST_CALL = "This call was not run: no further call can be made. Give the final answer now."
@@ -55,9 +56,8 @@ class Dialect(ABC):
     between_parts: ClassVar[str] = "\n"  # is written between thought, call and answer
     asks_for_thoughts: ClassVar[bool] = True  # a turn without a thought has an issue
     parallel_calls: ClassVar[bool] = False  # a turn may hold several calls, each with a response
-    can_verify: ClassVar[bool] = (
-        False  # the agent can be asked to check its answer: `Step.verified`
-    )
+    # The agent can be asked to check its answer: `Step.verified`.
+    can_verify: ClassVar[bool] = False
     # The kind and the text of the issue of a call that `read_call` cannot read.
     unreadable_call: ClassVar[tuple[str, str]]
     # What the environment writes to make the agent answer. `None`: an answer has no opening tag, so
@@ -67,6 +67,7 @@ class Dialect(ABC):
     no_action_reply: ClassVar[str | None] = None
     # Finds the words of a controller in a user message between turns.
     controller_pattern: ClassVar[re.Pattern[str]] = _NEVER
+    takes_any_words: ClassVar[bool] = False  # the pattern finds them in any message
 
     # The tools
     search_tool: ClassVar[str | None] = None  # the name of every call, where agents only search
@@ -87,6 +88,7 @@ class Dialect(ABC):
     # Keeps the grammar's tags, `<|` and what matches `forbidden` out of retrieved text, reversibly.
     fence: ClassVar[Fence]
     forbidden: ClassVar[str] = ""
+    own_tags: ClassVar[re.Pattern[str]]  # what opens a thought, a call or an answer
 
     # What `detect` recognises the dialect by. It sums the weights of what occurs in a text; a
     # negative weight speaks against the dialect. `marks` are names of tags. `signs` are patterns
@@ -106,6 +108,7 @@ class Dialect(ABC):
             if cls.forbidden:
                 patterns.append(cls.forbidden)
             cls.fence = Fence("|".join(patterns))
+            cls.own_tags = re.compile(f"<(?:{'|'.join(('think', 'answer', cls.grammar.call))})>")
 
     # What each dialect or its family defines
 
@@ -228,7 +231,8 @@ class Dialect(ABC):
             messages.append({"role": "system", "content": self.system.replace("{tools}", schemas)})
         # The question is put in last: it may contain "{tools}" itself.
         before, _, after = self.user_prompt.partition("{question}")
-        before, after = before.replace("{tools}", schemas), after.replace("{tools}", schemas)
+        before = before.replace("{tools}", schemas)
+        after = after.replace("{tools}", schemas)
         messages.append({"role": "user", "content": f"{before}{question}{after}"})
         return messages
 
@@ -255,7 +259,8 @@ class Dialect(ABC):
                 parts.append(self.no_action_reply)
         # What stands between the parts of a turn also stands between the messages of a chat. Raw
         # text brings its own line breaks.
-        return (self.between_parts if self.observation_role else "").join(parts)
+        separator = self.between_parts if self.observation_role else ""
+        return separator.join(parts)
 
     def render_turn(self, step: Step) -> str:
         """Write one turn of the agent, or a further call of one; `parse_turn` reads it back."""
@@ -312,23 +317,39 @@ class Dialect(ABC):
         escaping in them is undone; in any other text nothing is unescaped. Takes time linear in the
         text's length, and never raises.
         """
-        start, user_message = episode_start(text, self.opening)
-        asked_in_prompt = None if user_message is None else self.question_in(user_message)
-        if not start and user_message is None:
-            bare_prompt = self.bare_prompt.match(text)
-            if bare_prompt:
-                start = bare_prompt.end()
-                if bare_prompt[1] is not None:
-                    asked_in_prompt = " ".join(bare_prompt[1].split())
+        start, question_in_prompt, issues = self._after_prompt(text, fenced)
         return trajectory_of(
             self,
             text,
             self.split(text, start, len(text)),
-            question=asked_in_prompt if question is None else question,
+            question=question_in_prompt if question is None else question,
             fenced=fenced,
-            issues=[],
+            issues=issues,
             source="environment" if fenced else "text",
         )
+
+    def _after_prompt(self, text: str, fenced: bool) -> tuple[int, str | None, list[Issue]]:
+        """Where the episode begins behind a prompt, the question in the prompt, and whether it is
+        doubtful that this is a prompt.
+        """
+        start, user_message = episode_start(text, self.opening)
+        if user_message is not None:
+            return start, self.question_in(user_message), []
+        if start:
+            return start, None, []
+        bare_prompt = self.bare_prompt.match(text)
+        if bare_prompt:
+            question = bare_prompt[1]
+            one_line_question = None if question is None else " ".join(question.split())
+            return bare_prompt.end(), one_line_question, []
+        if fenced:  # our engine keeps prompts apart
+            return 0, None, []
+        start, question = explained_start(text, self.own_tags)
+        if not start:
+            return 0, question, []
+        # Nothing shows who wrote it: a policy must not get rid of its own words by them
+        why = "words before the first tag are taken for a prompt"
+        return start, question, [Issue("text_outside", why, (0, start))]
 
     def parse_messages(
         self,
@@ -346,12 +367,8 @@ class Dialect(ABC):
         trajectory's `text` is the chat written as ChatML; spans point there. Raises `DataError` when something
         is not a message.
         """
-        return self.parse_chat(
-            read(messages, users_respond=responses == "anywhere"),
-            question=question,
-            fenced=fenced,
-            responses=responses,
-        )
+        chat = read_chat(messages, users_respond=responses == "anywhere")
+        return self.parse_chat(chat, question=question, fenced=fenced, responses=responses)
 
     def parse_chat(
         self,
@@ -412,19 +429,21 @@ class Dialect(ABC):
         `None`: its call or answer cannot be read, and the turn reader has to say why.
         """
         think, action, content = turn.group("think", "action", "content")
-        value: Any = None
-        if action == "answer":
-            part = "answer"
-            span = self.find_answer(turn.string, turn.span("content"))
-            if span is not None:
-                value = turn.string[slice(*span)].strip()
-        else:
-            part, span = "call", turn.span("content")
-            value = self.read_call(content)
-        if value is None:
+        think_span = turn.span("think")
+        step_span = turn.span("step")
+        if action != "answer":
+            call = self.read_call(content)
+            if call is None:
+                return None
+            spans = {"think": think_span, "call": turn.span("content"), "step": step_span}
+            return {"think": think, "call": call, "spans": spans}
+        answer_span = self.find_answer(turn.string, turn.span("content"))
+        if answer_span is None:
             return None
-        spans = {"think": turn.span("think"), part: span, "step": turn.span("step")}
-        return {"think": think, part: value, "spans": spans}
+        answer_span = without_tokens(turn.string, answer_span)
+        answer = turn.string[slice(*answer_span)].strip()
+        spans = {"think": think_span, "answer": answer_span, "step": step_span}
+        return {"think": think, "answer": answer, "spans": spans}
 
     def read_response(self, text: str, start: int, end: int) -> tuple[list[Evidence], str]:
         """The evidence and the note in `text[start:end]`, the inner text of a tool response.
@@ -433,22 +452,24 @@ class Dialect(ABC):
         with `NOTE` is a note on the evidence below it (`render_observation`).
         """
         before, after = self.frame  # neither is empty
-        framed = start >= len(self.opening) and text.endswith(self.opening, 0, start)
-        if framed:
-            if before[-1] == "\n" and text.startswith("\n", start, end):
-                start += 1
-            if after[0] == "\n" and text.endswith("\n", start, end):
-                end -= 1
+        is_framed = start >= len(self.opening) and text.endswith(self.opening, 0, start)
+        if is_framed and before[-1] == "\n" and text.startswith("\n", start, end):
+            start += 1
+        if is_framed and after[0] == "\n" and text.endswith("\n", start, end):
+            end -= 1
         body = text[start:end]
-        if body.startswith(NOTE):
-            first_line, _, below = body.partition("\n")
-            evidence, note_below = self.read_body(below)
-            first_evidence, _ = self.read_body(first_line)
-            # A first line that is evidence is a title that only begins like a note.
-            if _holds_passages(evidence, below) and not _holds_passages(first_evidence, first_line):
-                note = first_line.removeprefix(NOTE)
-                return evidence, "\n".join(filter(None, (note, note_below)))
-        return self.read_body(body)
+        if not body.startswith(NOTE):
+            return self.read_body(body)
+        first_line, _, below = body.partition("\n")
+        evidence, note_below = self.read_body(below)
+        if not _holds_passages(evidence, below):
+            return self.read_body(body)
+        evidence_in_first_line, _ = self.read_body(first_line)
+        if _holds_passages(evidence_in_first_line, first_line):
+            # It is a passage whose title only begins like a note
+            return self.read_body(body)
+        note = first_line.removeprefix(NOTE)
+        return evidence, "\n".join(filter(None, (note, note_below)))
 
     def question_in(self, message: str) -> str:
         """The question in the prompt's user message."""

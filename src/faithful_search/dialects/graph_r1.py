@@ -50,16 +50,19 @@ class GraphR1(Tagged):
         results = value.get("results") if isinstance(value, dict) else None
         if not isinstance(results, list):
             return [], body
-        found = [item for result in results if (item := _passage(result))]
-        return found, "" if found else body
+        evidence = [passage for passage in map(_passage, results) if passage is not None]
+        return evidence, "" if evidence else body
 
     def write_body(self, evidence: Sequence[Evidence]) -> str:
-        results = [{"title": item.title, "knowledge": item.text} for item in evidence]
+        results = [{"title": passage.title, "knowledge": passage.text} for passage in evidence]
         return as_json({"results": results})
 
 
 def _passage(result: Any) -> Evidence | None:
     if not isinstance(result, dict):
-        return Evidence(text_of(result)) if text_of(result) else None
-    name = next((name for name in _TEXTS if name in result), None)
-    return None if name is None else Evidence(text_of(result[name]), text_of(result.get("title")))
+        text = text_of(result)
+        return Evidence(text) if text else None
+    field = next((name for name in _TEXTS if name in result), None)
+    if field is None:
+        return None
+    return Evidence(text_of(result[field]), text_of(result.get("title")))

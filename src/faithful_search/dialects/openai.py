@@ -13,12 +13,14 @@ any other text is one piece of evidence.
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ..evidence import REPORTING, failure_of, is_marked_failed
-from ..formats.base import first
-from ..formats.blocks import as_json, parts
+from ..formats.base import first, mapping
+from ..formats.blocks import as_json, result as read_result
+from ..formats.quotes import code_of
 from ..trajectory import Evidence, Span
 from .passages import headed, label_of, read_json, read_printed, read_snippets, text_of
 from .tool_calls import BARE, MARKS, ToolCalls
@@ -37,16 +39,40 @@ _TEXTS = (
     *("page_content", "raw_content", "extract", "markdown", "highlights", "snippets"),
     *("abstract", "answer"),
 )
+_TITLES = ("title", "name", "filename", "question")
+_URLS = ("url", "link", "href", "uri", "source")
+_SUMMARIES = ("answer", "summary")  # texts that services write of all their results
+# Fields of a page that are never what stands on it
+_ABOUT_PAGE = re.compile(
+    r"date|time|(?:\A|_)age(?:_|\Z)|encrypted|html|token|(?:\A|_)id(?:_|\Z)|thumbnail|favicon|"
+    r"\A(?:lang|language|locale|engine)\Z",
+    re.IGNORECASE,
+)
+_TOLD = frozenset((*_TITLES, *_URLS, "type", "kind", "status", "object", "role", "format"))
+# Numbers that say how a page was found, or which part of it
+_OF_SEARCH = re.compile(
+    r"(?:(?:search|relevance|similarity|result|doc|chunk|page|token)_)?"
+    r"(?:score|rank|ranking|position|index|distance|similarity|relevance|count|page|chunk|number|"
+    r"offset|length|size|total)",
+    re.IGNORECASE,
+)
+# Lists beside a service's results that are no results: what was asked or said, and how it went
+_OF_CALL = re.compile(
+    r"messag|histor|conversation|prompt|quer|request|suggest|error|warning|usage|(?:\A|_)logs?\Z",
+    re.IGNORECASE,
+)
+_FEWEST_WORDS = 4  # and one more has a field of another name that is a page's text
 # Fields of a passage may stand one level down, as in retrievers' records.
 _INNER = ("metadata", "document", "_source")
-_TITLES, _URLS = ("title", "name", "filename"), ("url", "link", "href", "uri", "source")
 _OF_PAGE = frozenset(("type", "id", *_URLS))  # fields of a page that was found, not read
 _NOTHING = frozenset(("", "null", "None", "{}", "[]", '""'))
 _NOTING = REPORTING | {"note"}
+_BESIDE_NOTE = _NOTING | {"query", "type", "id"}  # fields beside which a note is all that is said
 # Looked for at once: most objects have none of them, and asking for each takes longer.
 _MAY_LIST = frozenset((*_LISTS, "query"))
 _DEEPEST = 6  # lists in lists; a tool may return anything
 # A line that only leads to a box, as Search-o1 and MiroThinker end.
+_ANSWER_TAG = re.compile(r"<(?P<closing>/?)answer>", re.IGNORECASE)
 _BOXED = re.compile(r"[^.!?\n\\\[\]]{0,80}\\boxed\{(?P<answer>[^{}\\\n]{1,300})\}[.$ ]{0,4}")
 _LINKED = re.compile(r"^\[([^\n]*)\]\(([^\s()]*)\)\n", re.MULTILINE)
 
@@ -63,6 +89,7 @@ class OpenAI(ToolCalls):
     may_open_in_prompt = True
     # Matches anything: a user's message is always a user's, since responses have their own role.
     controller_pattern = re.compile("")
+    takes_any_words = True
     marks = MARKS | {"answer": -3.0, "tool_call": 1.0}
     signs: ClassVar[Mapping[str, float]] = {
         r"<\|structured_calls\|>": 6.0,
@@ -75,14 +102,26 @@ class OpenAI(ToolCalls):
     def find_answer(self, text: str, span: Span) -> Span | None:
         """The whole text, or what stands between answer tags in it (between the last ones), or in
         the box that is all it says.
+
+        Tags that are shown as code, with words behind it, are words. Behind a tag that is not closed
+        stands the answer.
         """
-        start, end = text.find("<answer>", *span), text.rfind("</answer>", *span)
-        if span[0] <= start < end:
-            closed = text.rfind("</answer>", start, end)
-            last = text.find("<answer>", closed, end) if closed >= 0 else -1
-            return max(start, last) + len("<answer>"), end
-        boxed = _BOXED.fullmatch(text, *span)
-        return boxed.span("answer") if boxed else span
+        tags = _answer_tags(text, span)
+        openings = [tag for tag in tags if not tag["closing"]]
+        closings = [tag.start() for tag in tags if tag["closing"]]
+        if not openings:
+            boxed = _BOXED.fullmatch(text, *span)
+            return boxed.span("answer") if boxed else span
+        first_opening = openings[0]
+        if not closings or closings[-1] < first_opening.start():
+            return openings[-1].end(), span[1]
+        end = closings[-1]
+        if len(closings) > 1 and first_opening.start() < closings[-2]:
+            # An answer was closed before: the last one begins behind it
+            for opening in openings:
+                if closings[-2] <= opening.start() < end:
+                    return opening.end(), end
+        return first_opening.end(), end
 
     def write_answer(self, answer: str) -> str:
         return answer
@@ -122,13 +161,16 @@ class OpenAI(ToolCalls):
         note = _note(fields)
         if note is not None:
             # Results may stand in a list beside the failure.
-            return ([] if _is_mcp(fields) else _passages(_listed(fields))), note
+            beside = [] if _is_mcp(fields) else _passages(_listed(fields))
+            return beside, note
         if _is_mcp(fields):
             passages = _passages(fields.get("structuredContent"), depth=1)
             if passages:
                 return passages, ""
-            texts = [part.value for part in parts(fields["content"]) if part.kind == "text"]
-            return self.read_body("".join(texts))
+            returned = next(read_result({"content": fields["content"]})).value
+            structured = mapping(fields, "structuredContent")
+            is_structured = structured and not fields["content"]
+            return self.read_body(as_json(structured) if is_structured else returned)
         passages = _passages(fields)
         if not passages and _listed(fields) == []:
             return [], body
@@ -138,12 +180,31 @@ class OpenAI(ToolCalls):
         return as_json({"note": note})
 
     def write_body(self, evidence: Sequence[Evidence]) -> str:
-        return as_json(
-            [
-                {"title": e.title, "text": e.text} | ({"url": e.url} if e.url else {})
-                for e in evidence
-            ]
-        )
+        entries = []
+        for passage in evidence:
+            fields = {"title": passage.title, "text": passage.text}
+            if passage.url:
+                fields["url"] = passage.url
+            entries.append(fields)
+        return as_json(entries)
+
+
+def _answer_tags(text: str, span: Span) -> list[re.Match[str]]:
+    """The tags of answers in a part of a text, without those in code behind which more is said."""
+    tags = list(_ANSWER_TAG.finditer(text, *span))
+    if not tags or text.find("`", *span) < 0:
+        return tags
+    words = text[slice(*span)]
+    said_until = len(words.rstrip("`~ \n."))
+    starts, ends = code_of(words, ())
+    outside = []
+    for tag in tags:
+        at = tag.start() - span[0]
+        place = bisect_right(starts, at) - 1
+        in_code = place >= 0 and at < ends[place]
+        if not in_code or ends[place] >= said_until:
+            outside.append(tag)
+    return outside
 
 
 def _note(value: Any) -> str | None:
@@ -153,8 +214,7 @@ def _note(value: Any) -> str | None:
     failure = failure_of(value)
     if failure is not None and (is_marked_failed(value) or first(value, _TEXTS) is None):
         return failure
-    holds_results = any(key in value for key in (*_LISTS, *_TEXTS))
-    if holds_results or value.get("note") is None:
+    if value.get("note") is None or not value.keys() <= _BESIDE_NOTE:
         return None
     return text_of(value["note"])
 
@@ -192,12 +252,13 @@ def _boxes(value: Mapping[str, Any]) -> list[Evidence]:
         text = first(box, _TEXTS)
         title = _first_filled(box, _TITLES)
         url = text_of(next((box[key] for key in _URLS if isinstance(box.get(key), str)), None))
-        if text is None:
-            facts = [(key, fact) for key, fact in box.items() if isinstance(fact, str)]
-            lines = [f"{key}: {fact}" for key, fact in facts if key not in (*_TITLES, *_URLS)]
-            text = "\n".join(lines)
-        if text:
-            passages.append(Evidence(text_of(text), title, url=url))
+        lines = [] if text is None else [text_of(text)]
+        for facts in (box if text is None else {}, mapping(box, "attributes")):
+            for key, fact in facts.items():
+                if isinstance(fact, str) and key not in (*_TITLES, *_URLS):
+                    lines.append(f"{key}: {fact}")
+        if any(lines):
+            passages.append(Evidence("\n".join(lines), title, url=url))
     return passages
 
 
@@ -224,19 +285,82 @@ def _passages(value: Any, depth: int = 0) -> list[Evidence]:
         return []
     results = _listed(value)
     if results is not None and not isinstance(value.get("text"), str):
-        return [*_boxes(value), *_passages(results, depth + 1)]
+        passages = _passages(results, depth + 1)
+        beside = _beside(value, results, depth + 1)
+        # A service may list its results twice
+        further = [passage for passage in beside if passage not in passages]
+        return [*_boxes(value), *passages, *further]
     fields = value
     for name in _INNER:
         if isinstance(value.get(name), dict):
             fields = {**value[name], **fields}
-    text = first(fields, _TEXTS)
     title, url = _first_filled(fields, _TITLES), _first_filled(fields, _URLS)
-    page = text is None and url and (title or value.keys() <= _OF_PAGE)
-    if text is None and not page:
+    text = next((fields[name] for name in _TEXTS if fields.get(name)), None)
+    if text is None:
+        text = _text_of_page(fields, value, is_named=bool(title or url))
+    if text is None:
         return []
     if isinstance(text, list):
         text = "\n".join(_snippet(part) for part in text)
     return [Evidence(text_of(text), title, url=url, label=label_of(fields))]
+
+
+def _beside(value: Mapping[str, Any], results: Any, depth: int) -> list[Evidence]:
+    """What a service says beside the list of its results: further lists of objects with texts, and
+    what it wrote of them all. They stand last, so that each result keeps its number.
+
+    Texts in lists are what else may be asked, mostly, and an object alone is what was asked.
+    """
+    passages: list[Evidence] = []
+    for name, further in value.items():
+        if _OF_CALL.search(name):
+            continue
+        listed = _listed(further) if isinstance(further, dict) else further
+        if isinstance(listed, list) and further is not results:
+            objects = [entry for entry in listed if isinstance(entry, dict)]
+            passages += [passage for passage in _passages(objects, depth) if passage.text]
+    for name in _SUMMARIES:
+        summary = value.get(name)
+        if isinstance(summary, str) and summary.strip():
+            passages.append(Evidence(summary))
+    return passages
+
+
+def _text_of_page(
+    fields: Mapping[str, Any], value: Mapping[str, Any], is_named: bool
+) -> str | None:
+    """The text of a passage whose usual fields hold none: the sentences in fields of other names,
+    with what else is said of it, or nothing. `None`: it is no passage.
+
+    `is_named`: it has a title or an address.
+    """
+    has_empty_text = first(fields, _TEXTS) is not None
+    url = _first_filled(fields, _URLS)
+    content = {name: entry for name, entry in fields.items() if _is_of_content(name, entry)}
+    texts = [entry for entry in content.values() if isinstance(entry, str)]
+    if any(map(_is_sentence, texts)) and (url or has_empty_text):
+        lines = []
+        for name, entry in content.items():
+            lines.append(entry if _is_sentence(entry) else f"{name}: {entry}")
+        return "\n".join(lines)
+    is_page = bool(url) and (bool(_first_filled(fields, _TITLES)) or value.keys() <= _OF_PAGE)
+    if is_page or (has_empty_text and (is_named or not texts)):
+        return ""
+    return None
+
+
+def _is_of_content(name: str, entry: Any) -> bool:
+    """Whether a field of a page is a text or a number that may stand on it."""
+    if name in _TOLD or _ABOUT_PAGE.search(name) or isinstance(entry, bool):
+        return False
+    if isinstance(entry, int | float):
+        return _OF_SEARCH.fullmatch(name) is None
+    return isinstance(entry, str) and bool(entry) and not entry.startswith(("http://", "https://"))
+
+
+def _is_sentence(entry: Any) -> bool:
+    """Whether this is a text of more than `_FEWEST_WORDS` words."""
+    return isinstance(entry, str) and len(entry.split(maxsplit=_FEWEST_WORDS)) > _FEWEST_WORDS
 
 
 def _first_filled(fields: Mapping[str, Any], names: Iterable[str]) -> str:

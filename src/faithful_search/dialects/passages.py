@@ -12,6 +12,7 @@ from typing import Any
 
 from .. import loose_json
 from ..errors import DataError
+from ..formats.base import first
 from ..formats.blocks import as_json
 from ..trajectory import Evidence, Span
 from .fence import opening_line
@@ -87,20 +88,33 @@ def read_docs(body: str) -> list[Evidence]:
     """
     _, *pieces = _DOC.split(body, MOST_DOCUMENTS)
     passages = []
-    for colon, text in zip(pieces[::2], pieces[1::2], strict=True):
-        quoted = text.startswith('"')  # the quotes are the format's, not the title's
-        if colon is not None:
-            after = (_AFTER_TITLE if quoted else _LINE_END).search(text, quoted)
-            if after:
-                title = text[quoted : after.start()]
-                text = text[after.end() :].removesuffix("\n\n")
-            else:
-                title, text = text[1:].rstrip('"\n'), ""
-        else:
-            title, _, text = text[quoted:].partition('")' if quoted else ")")
-            text = text.removeprefix(" ")
+    for colon, inner in zip(pieces[::2], pieces[1::2], strict=True):
+        title, text = _in_parentheses(inner) if colon is None else _on_own_line(inner)
         passages.append(Evidence(text.removesuffix("\n"), title))
     return passages
+
+
+def _in_parentheses(inner: str) -> tuple[str, str]:
+    """The title and the text behind `Doc 1(Title: `."""
+    if inner.startswith('"'):  # the quotes are the format's, not the title's
+        title, _, text = inner[1:].partition('")')
+    else:
+        title, _, text = inner.partition(")")
+    return title, text.removeprefix(" ")
+
+
+def _on_own_line(inner: str) -> tuple[str, str]:
+    """The title and the text behind `Doc 1: ` or `Doc 1:` and a line break."""
+    if inner.startswith('"'):
+        start = 1
+        end_of_title = _AFTER_TITLE.search(inner, start)
+    else:
+        start = 0
+        end_of_title = _LINE_END.search(inner)
+    if end_of_title is None:  # a quote that is not closed
+        return inner[1:].rstrip('"\n'), ""
+    title = inner[start : end_of_title.start()]
+    return title, inner[end_of_title.end() :].removesuffix("\n\n")
 
 
 def read_snippets(body: str) -> tuple[list[Evidence], str]:
@@ -129,16 +143,18 @@ def _snippet(inner: str, label: str) -> Evidence:
     for field in _FIELD.finditer(inner):
         if inner[start : field.start()].strip():
             break  # a line of the text that happens to begin so
-        line_end = inner.find("\n", field.end())
-        line_end = len(inner) if line_end < 0 else line_end
-        value = inner[field.end() : line_end].strip()
-        if field["name"] == "Title":
-            title, start = value, line_end
-        elif field["name"] in ("URL", "Url"):
-            url, start = value, line_end
-        else:
-            start = field.end()
+        if field["name"] not in ("Title", "URL", "Url"):
+            start = field.end()  # of the text
             break
+        line_end = inner.find("\n", field.end())
+        if line_end < 0:
+            line_end = len(inner)
+        value = inner[field.end() : line_end].strip()
+        start = line_end
+        if field["name"] == "Title":
+            title = value
+        else:
+            url = value
     return Evidence(inner[start:].strip(), title, url=url, label=label.strip("\"'"))
 
 
@@ -170,15 +186,19 @@ def label_of(fields: Mapping[str, Any]) -> str:
     """The id or number that a search result has in its JSON, by which agents cite it."""
     if _LABELS.isdisjoint(fields):
         return ""
-    value = next((fields[name] for name in _BY_RANK if fields.get(name) is not None), "")
-    return str(value)[:_LONGEST_LABEL] if isinstance(value, str | int) else ""
+    value = first(fields, _BY_RANK)
+    if not isinstance(value, str | int):
+        return ""
+    return str(value)[:_LONGEST_LABEL]
 
 
 def text_of(value: Any) -> str:
     """The value of a JSON field as text: strings as they are, other values as JSON, null empty."""
     if isinstance(value, str):
         return value
-    return "" if value is None else as_json(value)
+    if value is None:
+        return ""
+    return as_json(value)
 
 
 def read_list(body: str, keys: Sequence[str]) -> tuple[list[Evidence], str]:
@@ -187,14 +207,14 @@ def read_list(body: str, keys: Sequence[str]) -> tuple[list[Evidence], str]:
     A body of another shape is a note as a whole.
     """
     value = read_json(body)
-    items = value if isinstance(value, list) else [value]
+    entries = value if isinstance(value, list) else [value]
     evidence: list[Evidence] = []
     failures: list[str] = []
-    for item in items:
-        if not isinstance(item, dict) or not any(key in item for key in keys):
+    for entry in entries:
+        if not isinstance(entry, dict) or not any(key in entry for key in keys):
             return [], body
-        evidence += _listed(item)
-        failure = text_of(item.get("error message", item.get("error")))
+        evidence += _passages(entry)
+        failure = text_of(entry.get("error message", entry.get("error")))
         if failure:
             failures.append(failure)
     note = "\n".join(failures)
@@ -209,29 +229,36 @@ def search_of(evidence: Iterable[Evidence], key: str, results: str, text: str) -
     return {key: "", results: entries}
 
 
-def _listed(item: Mapping[str, Any]) -> list[Evidence]:
+def _passages(entry: Mapping[str, Any]) -> list[Evidence]:
     """The evidence in one search, or in one page."""
-    results = next((item[key] for key in _RESULTS if isinstance(item.get(key), list)), None)
+    results = next((entry[key] for key in _RESULTS if isinstance(entry.get(key), list)), None)
     if results is None:
-        text = _summary(item.get("information"))
-        return [Evidence(text, url=text_of(item.get("url")))] if text else []
-    passages = []
-    for result in results:
-        if isinstance(result, dict):
-            text = next((result[key] for key in _TEXTS if key in result), "")
-            title, url = text_of(result.get("title")), text_of(result.get("url"))
-            passages.append(Evidence(text_of(text), title, url=url, label=label_of(result)))
-    return passages
+        summary = _summary(entry.get("information"))
+        return [Evidence(summary, url=text_of(entry.get("url")))] if summary else []
+    return [_result(result) for result in results if isinstance(result, dict)]
+
+
+def _result(fields: Mapping[str, Any]) -> Evidence:
+    """One result of a search."""
+    text = next((fields[key] for key in _TEXTS if key in fields), None)
+    return Evidence(
+        text_of(text),
+        text_of(fields.get("title")),
+        url=text_of(fields.get("url")),
+        label=label_of(fields),
+    )
 
 
 def _summary(information: Any) -> str:
     """A page's summary, which may be a list of summaries of its parts."""
     if not isinstance(information, list):
         return text_of(information)
-    parts = []
+    summaries = []
     for part in information:
-        parts.append(text_of(part.get("page_summary") if isinstance(part, dict) else part))
-    return "\n".join(filter(None, parts))
+        if isinstance(part, dict):
+            part = part.get("page_summary")
+        summaries.append(text_of(part))
+    return "\n".join(filter(None, summaries))
 
 
 def last_boxed(text: str, start: int = 0, end: int | None = None) -> Span | None:
@@ -245,10 +272,14 @@ def last_boxed(text: str, start: int = 0, end: int | None = None) -> Span | None
     open_braces: list[int | None] = []  # where the content of each box begins; `None`: no box
     last: Span | None = None
     for match in _BRACE.finditer(text, start, len(text) if end is None else end):
-        if match[0] != "}":
-            open_braces.append(match.end() if len(match[0]) > 1 else None)
+        if match[0] == "{":
+            open_braces.append(None)
+        elif match[0] != "}":
+            open_braces.append(match.end())
         elif open_braces:
-            inner = open_braces.pop()
-            if inner is not None and (last is None or inner > last[0]):
-                last = (inner, match.start())
+            content_start = open_braces.pop()
+            if content_start is None:
+                continue
+            if last is None or content_start > last[0]:  # not around a box that closed before
+                last = (content_start, match.start())
     return last

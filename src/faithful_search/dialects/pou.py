@@ -17,6 +17,7 @@ from .tool_calls import MARKS, OPEN, ToolCalls
 from .turns import Fields, Grammar, Tag, TurnReader
 
 _NAMES = ("think", "helpful", "ref", "tool_call", "tool_response", "answer")
+_VERDICT_TAGS = ("helpful", "ref")
 # What opens a thought from the second turn on. It may be missing: the first turn has none.
 _VERDICT = r"(?:\s*+<helpful>(?P<helpful>yes|no)</helpful>\s*+<ref>(?P<ref>[^<]*+)</ref>)?+"
 # The id between a passage's title and its text. The blank before it is checked by looking back from
@@ -36,7 +37,7 @@ class _VerdictReader(TurnReader):
 
     def read_think(self, inner: list[Tag], span: Span) -> Span:
         """Read the verdict; where it opens the thought, the reasoning begins after it."""
-        verdict_tags = [tag for tag in inner if tag.name in ("helpful", "ref")]
+        verdict_tags = [tag for tag in inner if tag.name in _VERDICT_TAGS]
         openings = [tag for tag in verdict_tags if tag.name == "helpful" and not tag.closing]
         reasoning_start = span[0]
         if not openings:
@@ -61,7 +62,7 @@ class _VerdictReader(TurnReader):
                 self.issue("verdict_multiple", why, superfluous[0].span)
             if opens_thought:
                 reasoning_start = end
-        self.nested([tag for tag in inner if tag not in verdict_tags])
+        self.nested([tag for tag in inner if tag.name not in _VERDICT_TAGS])
         return reasoning_start, span[1]
 
     def _verdict(self, tags: list[Tag]) -> tuple[int, list[Tag]]:
@@ -80,19 +81,25 @@ class _VerdictReader(TurnReader):
         if count == 1:
             self.issue("verdict_unclosed", "<helpful> is not closed", tags[0].span)
             return tags[0].start, tags[:1]
-        span = self.spans["helpful"] = (tags[0].end, tags[1].start)
+        self._helpful((tags[0].end, tags[1].start))
+        if count == 4:
+            self._refs((tags[2].end, tags[3].start))
+            return tags[3].end, tags[:count]
+        if count == 3:
+            self.issue("ref_unclosed", "<ref> is not closed", tags[2].span)
+        else:
+            self.issue("ref_missing", "no <ref> behind the verdict", (tags[1].end, tags[1].end))
+        return tags[1].end, tags[:count]
+
+    def _helpful(self, span: Span) -> None:
+        """Read whether the verdict says that the evidence was helpful."""
+        self.spans["helpful"] = span
         value = self.text[slice(*span)]
         if value not in ("yes", "no"):
             self.issue("verdict_invalid", f"the verdict is {value[:40]!r}, not yes or no", span)
-        if value.strip().lower() in ("yes", "no"):
-            self.fields["helpful"] = value.strip().lower() == "yes"
-        if count == 2:
-            self.issue("ref_missing", "no <ref> behind the verdict", (tags[1].end, tags[1].end))
-        elif count == 3:
-            self.issue("ref_unclosed", "<ref> is not closed", tags[2].span)
-        else:
-            self._refs((tags[2].end, tags[3].start))
-        return tags[3 if count == 4 else 1].end, tags[:count]
+        meant = value.strip().lower()
+        if meant in ("yes", "no"):
+            self.fields["helpful"] = meant == "yes"
 
     def _refs(self, span: Span) -> None:
         """Read the ids that the verdict cites."""
@@ -182,9 +189,11 @@ class PoU(ToolCalls):
         return f"<helpful>{verdict}</helpful><ref>{refs}</ref>{super().write_think(step)}"
 
     def write_call(self, call: ToolCall) -> str:
-        written = as_json({"name": call.name, "arguments": call.arguments})
+        call_as_json = as_json({"name": call.name, "arguments": call.arguments})
+        if not self.grammar.tag.search(call_as_json):
+            return call_as_json
         # No argument may look like the end of the call.
-        return written.replace("<", "\\u003c") if self.grammar.tag.search(written) else written
+        return call_as_json.replace("<", "\\u003c")
 
     def escaped_evidence(self, passage: Evidence, escape: Callable[[str], str]) -> Evidence:
         """The passage, without an address that no policy could open or that is long.

@@ -35,12 +35,12 @@ class Quoting:
         self.mark = next((chr(code) for code in _MARKS if chr(code) not in texts), "\ufffc")
         self.hidden = False
 
-    def hide(self, message: Message, responds: bool, whole: bool = False) -> tuple[str, int]:
+    def hide(self, message: Message, responds: bool, inline: bool = False) -> tuple[str, int]:
         """The text of the agent's message without its quoted tags, and how many calls are quoted in
         its content.
 
-        `responds`: a response follows. `whole`: the content holds responses, too, and is not looked
-        at.
+        `responds`: a response follows. `inline`: the content holds responses, too, and is not
+        looked at.
         """
         parts: list[str] = []
         calls = 0
@@ -50,7 +50,7 @@ class Quoting:
                 # A thought may hold verdicts on the evidence, whose tags are markup.
                 verdicts = self.grammar.verdicts if piece.source == "thought" else ()
                 text = self._without(text, _taglike(text, verdicts))
-            elif "<" in text and piece.source == "content" and not whole:
+            elif "<" in text and piece.source == "content" and not inline:
                 quoted = self._quoted(message, text, responds)
                 text = self._without(text, [tag.start for tag in quoted])
                 calls += sum(tag.name == "call" and not tag.closing for tag in quoted)
@@ -95,8 +95,8 @@ class Quoting:
         """The tags in the agent's own words that are no markup."""
         tags = self.grammar.tags(content)
         if message.calls:  # the calls are known
-            known = ("call", "response", "answer") if message.answers else ("call", "response")
-            return [tag for tag in tags if tag.name in known]
+            sent_apart = ("call", "response", "answer") if message.answers else ("call", "response")
+            return [tag for tag in tags if tag.name in sent_apart]
         if not tags:
             return []
         starts, ends = code_of(content, self.grammar.blocks)

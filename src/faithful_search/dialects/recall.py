@@ -78,9 +78,8 @@ class ReCall(ToolCalls):
         return f"error: \n{note}"
 
     def write_body(self, evidence: Sequence[Evidence]) -> str:
-        return "result: \n" + "\n\n".join(
-            f'"{one_line(item.title)}"\n{item.text}' for item in evidence
-        )
+        passages = [f'"{one_line(passage.title)}"\n{passage.text}' for passage in evidence]
+        return "result: \n" + "\n\n".join(passages)
 
 
 def _passages(body: str) -> list[Evidence]:

@@ -25,6 +25,7 @@ _ASKED = r"For example, <answer> Beijing </answer>\. Question: ([^\n]*)\n?"
 
 class SearchR1Like(ToolCalls):
     numbers_passages = True
+    prose_is_evidence = True
     system = "You are a helpful and harmless assistant."
     user_prompt = prompt_file("search_r1_like")  # the tools' schemas are left to the chat template
     question_pattern = re.compile(_ASKED)

@@ -33,82 +33,17 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         who: "agent"; "tool", of a tool response; "forged", of a tool response that the agent wrote
-            itself; "controller", who steers the agent; or "prompt", where another episode begins.
+            itself; "controller", who steers the agent; "system", who asks nothing; or "prompt",
+            where another episode begins.
         span: where it stands; of a tool response the inner text.
         closed: whether a tool response has its closing tag.
         place: which of the turn's calls a response answers, from 0; `None` where that is not known.
     """
 
-    who: Literal["agent", "tool", "forged", "controller", "prompt"]
+    who: Literal["agent", "tool", "forged", "controller", "system", "prompt"]
     span: Span
     closed: bool = True
     place: int | None = None
-
-
-def _opens(roles: str) -> str:
-    """A pattern of what opens a message of these roles in the chat templates of ChatML, Llama,
-    Gemma and Phi.
-    """
-    forms = (
-        r"<\|im_start\|>{}\n?",
-        r"<\|start_header_id\|>{}<\|end_header_id\|>\s*+",
-        "<start_of_turn>{}\n",
-        r"<\|{}\|>\n?",
-    )
-    return "|".join(form.format(f"(?:{roles})") for form in forms)
-
-
-_ASSISTANT = re.compile(_opens("assistant|model"))
-_USER = re.compile(rf"(?:{_opens('user|tool|ipython')})\s*+")
-_PROLOGUE = re.compile(
-    r"\A\s*+(?:(?:<\|(?:begin_of_text|startoftext|endoftext)\|>|<s>|<bos>|\[gMASK\]|<sop>)\s*+)*+"
-    r"(?:<\|im_start\|>|<\|start_header_id\|>|<start_of_turn>|<\|(?:system|tools|user|assistant)\|>)"
-)
-_BARE_PROLOGUE = re.compile(r"\A\s*+(?=(?:system|user)\n)")
-_END_OF_MESSAGE = re.compile(r"<\|(?:im_end|eot_id|end)\|>|<end_of_turn>")
-
-
-def episode_start(text: str, response: str) -> tuple[int, str | None]:
-    """Where the agent's first turn begins, and the last user message of the prompt before it.
-
-    Only a text that begins with chat markup has a prompt: markup further inside may be evidence. A
-    chat whose first message is a tool response has none either, as the agent had already spoken;
-    `response` is the tag that opens one. Without a prompt the result is `(0, None)`.
-    """
-    bare = _BARE_PROLOGUE.match(text)
-    if bare:
-        return _after_bare_roles(text, bare.end(), response)
-    marker = _ASSISTANT.search(text) if _PROLOGUE.match(text) else None
-    if marker is None:
-        return 0, None
-    message_start = -1
-    for match in _USER.finditer(text, 0, marker.start()):
-        message_start = match.end()
-    if message_start < 0:
-        return marker.end(), None
-    if text.startswith(response, message_start):
-        return 0, None
-    message = _END_OF_MESSAGE.split(text[message_start : marker.start()], maxsplit=1)[0]
-    return marker.end(), message.strip()
-
-
-def _after_bare_roles(text: str, start: int, response: str) -> tuple[int, str | None]:
-    """As `episode_start`, for a text that was decoded without special tokens: each role is a line
-    of its own. `start` is where the first role stands.
-    """
-    end = text.find("\nassistant\n", start)
-    if end < 0:
-        return 0, None
-    turn_start = end + len("\nassistant\n")
-    user = start
-    if not text.startswith("user\n", start):
-        user = text.rfind("\nuser\n", start, end) + 1
-        if not text.startswith("user\n", user):
-            return turn_start, None
-    message_start = user + len("user\n")
-    if text.startswith(response, message_start):
-        return 0, None
-    return turn_start, text[message_start:end].strip()
 
 
 class ChatText(NamedTuple):
@@ -138,96 +73,197 @@ def chat_text(
     roles = [message.role for message in chat]
     begin = roles.index("assistant") if "assistant" in roles else len(chat)
     prompt = [message for message in chat[:begin] if message.role != "tool"]
-    body = chat[begin:]
-    from_others = [message for message in body if message.role != "assistant"]
-    others_respond = any(
-        message.role == "tool" or dialect.opening in message.text for message in from_others
-    )
-    # Where no message brings a response, the environment's stand inside the agent's messages:
-    # unless the agent is known to have written all of those itself.
-    holds_responses = any(dialect.opening in message.content for message in body)
-    inline = responses == "anywhere" and not others_respond and (not from_others or holds_responses)
-
+    body = _Body.of(dialect, chat[begin:], responses)
     issues = [_unread(message) for message in prompt if message.unread]
     if len(prompt) < begin:
         why = "a tool's message before the agent said anything: left out"
         issues.append(Issue("response_unasked", why))
     quoting = Quoting(dialect, chat)
-    parts = [part for message in prompt for part in (message.head, message.text, END)]
-    offset = sum(map(len, parts))
+    writer = _Writer()
+    for message in prompt:
+        writer.add(message, message.text)
     spans: list[Span] = []
     sent: list[Sent] = []
-    for number, message in enumerate(body):
+    for number, message in enumerate(body.messages):
         text, quoted_calls = message.text, 0
         if message.role == "assistant":
-            follower = body[number + 1] if number + 1 < len(body) else None
             text, quoted_calls = quoting.hide(
                 message,
-                responds=_responds(dialect, follower, responses),
+                responds=any(body.responds[number + 1 : number + 2]),
                 # A message that holds responses is read like a text, with any code in them.
-                whole=inline and holds_responses,
+                inline=body.inline and body.holds_responses,
             )
-        parts += (message.head, text, END)
-        start = offset + len(message.head)
-        span = (start, start + len(text))
-        offset = span[1] + len(END)
+        span = writer.add(message, text)
         spans.append(span)
+        issues += _issues_of(message, span, quoted_calls)
         if message.citations:
-            sent.append(Sent(span, moved(message.citations, start + message.content_at)))
-        if message.unread:
-            issues.append(_unread(message, span))
-        issues += [Issue(problem.kind, problem.why, span) for problem in message.problems]
-        if quoted_calls:
-            why = (
-                f"{quoted_calls} calls in the agent's words are quoted, and were not read as calls"
-            )
-            issues.append(Issue("call_quoted", why, span))
-
-    text = "".join(parts)
-    segments: list[Segment] = []
-    calls = 0  # of the agent's last message
-    for message, (start, end) in zip(body, spans, strict=True):
-        if message.role == "assistant":
-            calls = len(message.requests) or text.count("<tool_call>", start, end)
-            turn_start = skip(text, start, end)
-            if inline:
-                segments += dialect.split(text, start, end)
-            elif others_respond or turn_start < end:
-                # An empty message is a turn only where a response may follow it.
-                segments.append(Segment("agent", (turn_start, end)))
-        elif not _responds(dialect, message, responses):
-            segments.append(Segment("controller", (start, end)))
-        else:
-            most = calls if dialect.parallel_calls else 1
-            for inner_start, inner_end in _responses(message.text, dialect, most):
-                inner = (start + inner_start, start + inner_end)
-                segments.append(Segment("tool", inner, place=message.place))
-    questions = [message.text.strip() for message in prompt if message.role == "user"]
-    questions = [question for question in questions if question] or questions
+            sent.append(Sent(span, moved(message.citations, span[0] + message.content_at)))
+    whole_text = "".join(writer.parts)
     return ChatText(
-        text=text,
-        segments=segments,
-        question=questions[-1] if questions else None,
+        text=whole_text,
+        segments=list(_segments(dialect, whole_text, body, spans)),
+        question=_question(prompt),
         issues=issues,
         quoting=quoting,
-        inline=inline,
+        inline=body.inline,
         sent=sent,
     )
 
 
-def _responds(dialect: "Dialect", message: Message | None, responses: Responses) -> bool:
-    """Whether this message is a tool's response; if not, it is a controller's words.
+class _Body(NamedTuple):
+    """What follows the prompt of a chat: the agent's messages and those to it.
+
+    Attributes:
+        messages: the first one is the agent's.
+        responds: for each message whether it is a tool's response.
+        others_respond: whether messages to the agent bring responses, by their role or tags.
+        holds_responses: whether the content of any message has a response's tag.
+        inline: whether responses are looked for inside the agent's own messages.
+    """
+
+    messages: Sequence[Message]
+    responds: list[bool]
+    others_respond: bool
+    holds_responses: bool
+    inline: bool
+
+    @classmethod
+    def of(cls, dialect: "Dialect", messages: Sequence[Message], responses: Responses) -> "_Body":
+        from_others = [message for message in messages if message.role != "assistant"]
+        others_respond = any(
+            message.role == "tool" or dialect.opening in message.text for message in from_others
+        )
+        holds_responses = any(dialect.opening in message.content for message in messages)
+        # Where no message brings a response, the environment's stand inside the agent's messages:
+        # unless the agent is known to have written all of those itself.
+        may_be_inline = responses == "anywhere" and not others_respond
+        return cls(
+            messages=messages,
+            responds=_which_respond(dialect, messages, responses),
+            others_respond=others_respond,
+            holds_responses=holds_responses,
+            inline=may_be_inline and (holds_responses or not from_others),
+        )
+
+
+class _Writer:
+    """Writes messages as one text, one behind the other.
+
+    Attributes:
+        parts: the text, in parts.
+        length: of all parts.
+    """
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self.length = 0
+
+    def add(self, message: Message, text: str) -> Span:
+        """Write a message with this text, and say where the text stands."""
+        start = self.length + len(message.head)
+        end = start + len(text)
+        self.parts += (message.head, text, END)
+        self.length = end + len(END)
+        return start, end
+
+
+def _issues_of(message: Message, span: Span, quoted_calls: int) -> list[Issue]:
+    """What is wrong with a message that stands at this span."""
+    issues = [_unread(message, span)] if message.unread else []
+    for problem in message.problems:
+        issues.append(Issue(problem.kind, problem.why, span))
+    if quoted_calls:
+        why = f"{quoted_calls} calls in the agent's words are quoted, and were not read as calls"
+        issues.append(Issue("call_quoted", why, span))
+    return issues
+
+
+def _question(prompt: Sequence[Message]) -> str | None:
+    """The last words of a user's in the prompt; blanks only where there is nothing else."""
+    questions = [message.text.strip() for message in prompt if message.role == "user"]
+    if not questions:
+        return None
+    return next(filter(None, reversed(questions)), "")
+
+
+def _segments(
+    dialect: "Dialect", text: str, body: _Body, spans: Sequence[Span]
+) -> Iterator[Segment]:
+    """The segments of a chat's text; `spans` are where its messages stand."""
+    calls = 0  # of the agent's last message
+    for message, responds, span in zip(body.messages, body.responds, spans, strict=True):
+        if message.role == "assistant":
+            calls = len(message.requests) or text.count("<tool_call>", *span)
+            yield from _turns(dialect, text, body, span)
+        elif responds:
+            start, _ = span
+            most = calls if dialect.parallel_calls else 1
+            for inner_start, inner_end in _responses(message.text, dialect, most):
+                inner = (start + inner_start, start + inner_end)
+                yield Segment("tool", inner, place=message.place)
+        elif message.role == "system":
+            yield Segment("system", span)
+        else:
+            yield Segment("controller", span)
+
+
+def _turns(dialect: "Dialect", text: str, body: _Body, span: Span) -> Iterable[Segment]:
+    """The segments of an agent's message at this span."""
+    start, end = span
+    turn_start = skip(text, start, end)
+    if body.inline:
+        return dialect.split(text, start, end)
+    if body.others_respond or turn_start < end:
+        # An empty message is a turn only where a response may follow it.
+        return [Segment("agent", (turn_start, end))]
+    return []
+
+
+def _which_respond(
+    dialect: "Dialect", messages: Sequence[Message], responses: Responses
+) -> list[bool]:
+    """For each message behind a prompt whether it is a tool's response."""
+    which: list[bool] = []
+    agents_message: Message | None = None
+    for message in messages:
+        if message.role == "assistant":
+            agents_message = message
+            which.append(False)
+        else:
+            which.append(_responds(dialect, message, agents_message, responses))
+    return which
+
+
+def _responds(
+    dialect: "Dialect", message: Message, agents_message: Message | None, responses: Responses
+) -> bool:
+    """Whether this message to the agent is a tool's response; if not, it is a controller's words.
 
     A user's message without the response's tag may repeat what the agent said: where a policy is
-    rewarded (`responses="messages"`) it is none. Words that stood beside results never are.
+    rewarded (`responses="messages"`) it is none. Words that stood beside results never are, nor are
+    those of the system, or words behind an answer.
+
+    `agents_message`: the agent's message before it.
     """
-    if message is None or message.role == "assistant":
-        return False
     if message.role == "tool" or message.text.lstrip().startswith(dialect.opening):
         return True
-    if message.beside_results or responses != "anywhere":
+    if message.role == "system" or message.beside_results or responses != "anywhere":
+        return False
+    if agents_message is not None and _only_answers(dialect, agents_message):
         return False
     return not dialect.controller_pattern.search(message.text)
+
+
+def _only_answers(dialect: "Dialect", message: Message) -> bool:
+    """Whether the agent's message has an answer between tags, and no call that a response may
+    follow: where responses stand inside messages, none behind the answer.
+    """
+    text = message.text
+    answered = text.rfind("</answer>")
+    if dialect.answer_opening is None or answered < 0 or message.requests:
+        return False
+    start = answered if dialect.observation_role is None else 0
+    return not dialect.grammar.calls(text, start, len(text))
 
 
 def _unread(message: Message, span: Span | None = None) -> Issue:
@@ -276,55 +312,115 @@ def trajectory_of(
         issues: what is known to be wrong with the text; more are added.
         source: where the tool responses stand, if there are any.
     """
-    steps: list[Fields] = []
-    turn: list[Fields] = []  # the steps of the agent's last segment
-    responses: list[Segment] = []  # those to that segment
-    first = True  # no response came before
-    responded = False
+    steps = _Steps(dialect, text, fenced, issues)
     for segment in segments:
-        if segment.who == "tool":
-            responded = True
-            if not steps:  # the agent's turn before it is missing
-                steps = turn = [{"spans": {"step": (segment.span[0], segment.span[0])}}]
-            responses.append(segment)
-            continue
-        if responses:
-            _respond(dialect, text, turn, responses, fenced)
-            responses = []
-            first = False
-        if segment.who == "agent":
-            turn = dialect.read_turns(text, *segment.span, first)
-            steps += turn
-            if len(steps) > MOST_STEPS:
-                why = f"more than {MOST_STEPS} turns; the rest is not read"
-                issues.append(Issue("turns_many", why, (segment.span[0], len(text))))
-                break
-        elif segment.who == "forged":
-            if steps:
-                why = "the agent wrote a tool response itself, without a call: it is no evidence"
-                note_issue(steps[-1], "response_forged", why, segment.span)
-        elif segment.who == "prompt":
-            why = "another prompt stands in the text; what follows is not read"
-            issues.append(Issue("another_episode", why, segment.span))
+        if not steps.add(segment):
             break
-        elif turn and "answer" in turn[-1] and not dialect.can_verify and _says(text, segment):
-            why = "the user asked again: the answer is the last one, the question the first"
-            issues.append(Issue("asked_again", why, segment.span))
-    if responses:
-        _respond(dialect, text, turn, responses, fenced)
-    del steps[MOST_STEPS:]
-    answer, stop_reason = dialect.conclude(steps)
-    _close_responses(steps)
+    steps.give_responses()
+    fields_of_steps = steps.steps[:MOST_STEPS]
+    answer, stop_reason = dialect.conclude(fields_of_steps)
+    _close_responses(fields_of_steps)
     return Trajectory(
-        steps=tuple([Step(**fields) for fields in steps]),
+        steps=tuple([Step(**fields) for fields in fields_of_steps]),
         question=question,
         answer=answer,
         stop_reason=stop_reason,
         dialect=dialect.name,
         text=text,
         issues=tuple(issues),
-        evidence_from=source if responded else "",
+        evidence_from=source if steps.responded else "",
     )
+
+
+class _Steps:
+    """The steps of a text, made of one segment after the other.
+
+    Attributes:
+        steps: the fields of all steps.
+        turn: those of the agent's last segment.
+        responses: the responses to that segment, until they are given to its steps.
+        responded: whether any response came.
+        is_first: whether no response came before the agent's next segment.
+        others_spoke: whether others spoke since the agent's last segment.
+    """
+
+    def __init__(self, dialect: "Dialect", text: str, fenced: bool, issues: list[Issue]) -> None:
+        self.dialect = dialect
+        self.text = text
+        self.fenced = fenced
+        self.issues = issues
+        self.steps: list[Fields] = []
+        self.turn: list[Fields] = []
+        self.responses: list[Segment] = []
+        self.responded = False
+        self.is_first = True
+        self.others_spoke = False
+
+    def add(self, segment: Segment) -> bool:
+        """Add the next segment; `False` where those behind it are not read."""
+        if segment.who == "tool":
+            self._add_response(segment)
+            return True
+        self.give_responses()
+        if segment.who == "agent":
+            return self._add_turn(segment.span)
+        if segment.who == "prompt":
+            why = "another prompt stands in the text; what follows is not read"
+            self.issues.append(Issue("another_episode", why, segment.span))
+            return False
+        if segment.who == "forged" and self.steps:
+            why = "the agent wrote a tool response itself, without a call: it is no evidence"
+            note_issue(self.steps[-1], "response_forged", why, segment.span)
+        elif segment.who != "forged" and _says(self.text, segment):
+            self._add_words(segment)
+        return True
+
+    def give_responses(self) -> None:
+        """Give the responses that came to the steps of the agent's last segment."""
+        if self.responses:
+            _respond(self.dialect, self.text, self.turn, self.responses, self.fenced)
+            self.responses = []
+            self.is_first = False
+
+    def _add_response(self, segment: Segment) -> None:
+        self.responded = True
+        if not self.steps:  # the agent's turn before it is missing
+            start, _ = segment.span
+            self.steps = self.turn = [{"spans": {"step": (start, start)}}]
+        self.responses.append(segment)
+
+    def _add_turn(self, span: Span) -> bool:
+        if self.others_spoke and _lacks_response(self.turn, self.issues):
+            why = "others spoke behind the call, and not as a response to it"
+            note_issue(self.turn[-1], "response_missing", why)
+        self.others_spoke = False
+        self.turn = self.dialect.read_turns(self.text, *span, self.is_first)
+        self.steps += self.turn
+        if len(self.steps) <= MOST_STEPS:
+            return True
+        why = f"more than {MOST_STEPS} turns; the rest is not read"
+        self.issues.append(Issue("turns_many", why, (span[0], len(self.text))))
+        return False
+
+    def _add_words(self, segment: Segment) -> None:
+        """Add words of a controller or the system."""
+        # Elsewhere the environment tells an agent so what was wrong with its call
+        self.others_spoke = self.dialect.takes_any_words
+        asks = segment.who == "controller" and not self.dialect.can_verify
+        if asks and self.turn and "answer" in self.turn[-1]:
+            why = "the user asked again: the answer is the last one, the question the first"
+            self.issues.append(Issue("asked_again", why, segment.span))
+
+
+def _lacks_response(turn: Sequence[Fields], issues: Iterable[Issue]) -> bool:
+    """Whether the agent's turn ends with a call that has no response, which is no issue yet."""
+    if not turn or "call" not in turn[-1]["spans"] or "response" in turn[-1]["spans"]:
+        return False
+    start, _ = turn[-1]["spans"]["step"]
+    for issue in issues:
+        if issue.kind == "response_missing" and issue.span and start in range(*issue.span):
+            return False
+    return True
 
 
 def _says(text: str, segment: Segment) -> bool:
@@ -347,7 +443,12 @@ def _respond(
         why = "a tool response to a turn without a call"
         note_issue(takers[0], "response_unasked", why, responses[0].span)
     for segment, fields in zip(responses, _takers_of(responses, takers), strict=True):
-        evidence, note = _read_response(dialect, text, segment.span, fenced, fields.get("call"))
+        call = fields.get("call")
+        if call is None and not fenced:
+            call = _cut_call(dialect, text, fields)
+        evidence, note = _read_response(dialect, text, segment.span, fenced, call)
+        if call is not None and evidence:
+            fields["call"] = call
         if not segment.closed:
             note_issue(fields, "response_unclosed", "the tool response is not closed", segment.span)
         spans = fields["spans"]
@@ -367,6 +468,15 @@ def _respond(
             note_issue(takers[-1], "response_missing", why)
 
 
+def _cut_call(dialect: "Dialect", text: str, fields: Fields) -> ToolCall | None:
+    """The call of a step that a response follows although it is not closed: the sampler stopped at
+    its end, and left that out.
+    """
+    span = fields["spans"].get("call")
+    is_cut = any(issue.kind == "call_unclosed" for issue in fields.get("issues", ()))
+    return dialect.read_call(text[slice(*span)]) if span and is_cut else None
+
+
 def _takers_of(responses: Sequence[Segment], takers: Sequence[Fields]) -> Iterator[Fields]:
     """For each response the step whose call it answers: where that is not known, the next one that
     no other response answers; the last one gets the rest.
@@ -375,10 +485,10 @@ def _takers_of(responses: Sequence[Segment], takers: Sequence[Fields]) -> Iterat
     for place, fields in enumerate(takers):
         if "response" in fields["spans"]:
             answered.add(place)
-    others = (place for place in range(len(takers)) if place not in answered)
+    unanswered = (place for place in range(len(takers)) if place not in answered)
     last = len(takers) - 1
     for segment in responses:
-        place = next(others, last) if segment.place is None else segment.place
+        place = next(unanswered, last) if segment.place is None else segment.place
         yield takers[min(place, last)]
 
 
@@ -390,8 +500,10 @@ def _read_response(
     if fenced:
         # Our engine's toolbox has told notes apart already.
         return [_unescaped(passage) for passage in evidence], unescape(note)
-    if dialect.prose_is_evidence and not evidence:
-        prose = note.strip()
+    prose = note.strip()
+    # A body that the dialect takes for a note as a whole has a form that it does not know.
+    unknown_form = prose == text[slice(*span)].strip()
+    if not evidence and (dialect.prose_is_evidence or unknown_form):
         if prose and prose not in ELLIPSES:
             evidence, note = [Evidence(prose)], ""
     elif dialect.numbers_passages:
@@ -435,8 +547,8 @@ def _close_responses(steps: Sequence[Fields]) -> None:
         fields["note"] = notes[0] if len(notes) == 1 else "\n".join(filter(None, notes))
 
 
-def _differ(passage: Evidence, other: Evidence) -> bool:
-    return (passage.title, passage.text) != (other.title, other.text)
+def _differ(passage: Evidence, another: Evidence) -> bool:
+    return (passage.title, passage.text) != (another.title, another.text)
 
 
 def _repeated(name: str, here: bool) -> str:

@@ -37,8 +37,15 @@ class Tagged(Dialect):
     # Matches where a tool response ends, by default its own tags.
     response_ends: ClassVar[re.Pattern[str]]
 
+    # Matches the end of a block that none of the dialect's tags closes.
+    ends_foreign_block: ClassVar[re.Pattern[str]]
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        of_dialect = "|".join(map(re.escape, cls.grammar.names))
+        cls.ends_foreign_block = re.compile(
+            rf"</(?!(?:{of_dialect})>)[a-z]\w{{1,24}}>\s{{0,20}}+\Z"
+        )
         if "agent_ends" not in vars(cls):
             cls.agent_ends = re.compile(re.escape(cls.opening))
         if "response_ends" not in vars(cls):
@@ -48,7 +55,7 @@ class Tagged(Dialect):
         """The agent's text up to where it ends, then the response, and so on.
 
         A response is forged where the agent has written something and has not called a tool since:
-        no environment responds there.
+        no environment responds there. A block that the dialect does not know may be a call.
         """
         spoke = False
         while (start := skip(text, start, end)) < end:
@@ -60,6 +67,7 @@ class Tagged(Dialect):
                 and (spoke or start < until)
                 and not self.grammar.calls(text, start, until)
                 and text.find("<tool_", start, until) < 0  # a call in another dialect counts, too
+                and not self.ends_foreign_block.search(text, max(start, until - 50), until)
             )
             if start < until or not forged:
                 yield Segment("agent", (start, until))

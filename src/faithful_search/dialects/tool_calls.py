@@ -8,7 +8,7 @@ agent wrote it itself.
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
@@ -16,10 +16,11 @@ from .. import loose_json
 from ..errors import DataError
 from ..formats import call_markup
 from ..formats.blocks import as_json
+from ..formats.call_arguments import call_in
 from ..trajectory import Span, ToolCall
 from .base import Dialect
 from .segments import Segment
-from .turns import GAP, Fields, Grammar, Tag, TurnReader, skip, trimmed
+from .turns import GAP, Fields, Grammar, Tag, TurnReader, skip, trimmed, without_tokens
 
 OPEN, CLOSE = "<tool_response>", "</tool_response>"
 # A grammar without a tag for the answer: in a turn without calls, text outside all tags is it.
@@ -30,13 +31,30 @@ MARKS = {
 }  # fmt: skip
 """The marks that all these dialects share; `signs` tell them apart."""
 # Where a turn may end: at what begins with a tag, or also at a bare role.
-TAGGED = r"<tool_response>|<\|im_start\|>(?:user|tool)\n"
+TAGGED = r"<tool_response>|<\|im_start\|>(?:user|tool|system)\n"
 PLACES = rf"{TAGGED}|(?<=>)\s{{0,4}}user\n|(?<=\n)user\n"
-_AGENT_AGAIN = re.compile(r"<\|im_start\|>assistant\n?|(?<=\n)assistant\n")
-_ANY_ROLE = re.compile(r"user|tool|ipython|system|assistant|model")
+# What another's words end at: a further role, or the agent's, which may have no token
+_NEXT_ROLE = re.compile(
+    r"<\|im_start\|>(?:(?P<agent>assistant)\n?|(?:user|tool|system)\n)|(?<=\n)(?P<bare>assistant)\n"
+)
+_ANY_ROLE = re.compile(r"\b(?:user|tool|ipython|system|assistant|model)\b")
+# Whose words stand behind a role; a tool's may have no tags
+_PARTIES: dict[str, Literal["tool", "system", "controller"]] = {
+    "user": "controller",
+    "tool": "tool",
+    "ipython": "tool",
+    "system": "system",
+}
 _CUT_TAG = re.compile(r"<(?:/?[a-z_]{0,24})?\Z")
 _MOST_REPAIRED, _MOST_BRACKETS = 2_000, 40  # characters and brackets of a call that is repaired
-_CALL_END = "</tool_call>"
+_ANSWER_OPENS = re.compile(r"<answer>\Z", re.IGNORECASE)
+_ANSWER_CLOSES = re.compile("</answer>", re.IGNORECASE)
+_EARLIER_CLOSES = re.compile("</answer>(?!`)", re.IGNORECASE)  # but for one that is shown as code
+_LONGEST_TAG = len("<answer>")
+_LONGEST_END = 40  # characters of a closing tag or a special token, with the blanks behind it
+_CALL_OPENS, _CALL_END = "<tool_call>", "</tool_call>"
+_CODE = re.compile(r"\s*+<code>(.*?)(?:</code>\s*+)?+\Z", re.DOTALL)
+_NO_ARGUMENTS = frozenset(("name", "id", "type"))  # fields beside which none were written
 _ROLE = "(?:user|tool|ipython)"
 _ROLE_BEFORE = re.compile(
     rf"(?:<\|im_start\|>{_ROLE}|<\|start_header_id\|>{_ROLE}|<start_of_turn>user|>\s*+{_ROLE}(?=\n)){GAP.pattern}\Z"
@@ -99,8 +117,11 @@ class CallReader(TurnReader):
             super().outside(begin, end)
             return
         begin = skip(self.text, begin, end)
-        cut = _CUT_TAG.search(self.text, max(begin, end - 30), end) if end == self.end else None
-        span = trimmed(self.text, begin, cut.start() if cut else end)
+        if end == self.end:
+            cut_tag = _CUT_TAG.search(self.text, max(begin, end - 30), end)
+            if cut_tag is not None:
+                end = cut_tag.start()
+        span = trimmed(self.text, begin, end)
         if span[0] < span[1]:
             self.loose.append(span)
 
@@ -123,16 +144,34 @@ class CallReader(TurnReader):
             answer = self.dialect.find_answer(self.text, last)
             if answer is None:
                 return
-            self.put("answer", answer)
+            self._doubt(last, answer)
+            self.put("answer", without_tokens(self.text, answer))
             takes_thought = not has_thought and not self.dialect.asks_for_thoughts
             unread = [] if takes_thought else self.loose[:-1]
             if takes_thought:
                 self._think_before(first[0], answer[0])
         for span in unread:
-            shown = self.text[slice(*span)][:40]
-            self.issue(
-                "content_unread", f"text that is neither thought nor answer: {shown!r}", span
-            )
+            beginning = self.text[slice(*span)][:40]
+            why = f"text that is neither thought nor answer: {beginning!r}"
+            self.issue("content_unread", why, span)
+
+    def _doubt(self, span: Span, answer: Span) -> None:
+        """Note what is wrong with the tags around this answer, in the text with that span."""
+        start, end = span
+        answer_start, answer_end = answer
+        tag_start = max(start, answer_start - _LONGEST_TAG)
+        opening = _ANSWER_OPENS.search(self.text, tag_start, answer_start)
+        closing = _ANSWER_CLOSES.match(self.text, answer_end, end)
+        if closing is None:
+            if opening:
+                self.issue("answer_unclosed", f"{opening[0]} is not closed", opening.span())
+            return
+        if opening and _EARLIER_CLOSES.search(self.text, start, answer_start):
+            self.issue("answer_multiple", "more than one answer; the last counts", answer)
+        behind = self.text[closing.end() : end]
+        if behind.strip("`*.!\\]$ \n"):
+            why = f"text behind the answer: {behind.strip()[:40]!r}"
+            self.issue("content_unread", why, (closing.end(), end))
 
     def _think_before(self, start: int, answer_start: int) -> None:
         """Take what stands before the answer as the thought, if there is anything."""
@@ -173,25 +212,36 @@ class ToolCalls(Dialect):
             opens = text.startswith(OPEN, start, end)
             after = start if opens else skip(text, start, end)
             if opens or text.startswith(OPEN, after, end):
-                after += len(OPEN)
-                close = text.find(CLOSE, after, end)
-                yield Segment("tool", (after, end if close < 0 else close), close >= 0)
-                start = end if close < 0 else close + len(CLOSE)
+                body_start = after + len(OPEN)
+                close = text.find(CLOSE, body_start, end)
+                is_closed = close >= 0
+                yield Segment("tool", (body_start, close if is_closed else end), is_closed)
+                start = close + len(CLOSE) if is_closed else end
                 continue
             roles = _ANY_ROLE.findall(text, start, after) if after - start >= len("user") else ()
             if roles and roles[-1] not in ("assistant", "model"):  # said to the agent
-                again = _AGENT_AGAIN.search(text, after, end)
-                after = again.end() if again else end
+                following = _NEXT_ROLE.search(text, after, end)
+                words = trimmed(text, after, following.start() if following else end)
+                # Without its token the name may be the agent's own word
+                is_marked = text.find("<|", start, after) >= 0
+                yield Segment(_PARTIES[roles[-1]] if is_marked else "controller", words)
+                if following and following.lastgroup is None:
+                    start = following.start()
+                    continue
+                after = following.end() if following else end
             if after == end:
                 return
-            start = end
-            places = self.turn_ends if after <= last_role else self.tagged_turn_ends
-            for place in places.finditer(text, after, end):
-                turn_end = self.ends_at(text, after, place)
-                if turn_end is not None:
-                    start = turn_end
-                    break
+            start = self._end_of_turn(text, after, end, last_role)
             yield Segment("agent", (after, start))
+
+    def _end_of_turn(self, text: str, start: int, end: int, last_role: int) -> int:
+        """Where the turn ends that begins at `start`: at `end`, if nothing ends it before."""
+        places = self.turn_ends if start <= last_role else self.tagged_turn_ends
+        for place in places.finditer(text, start, end):
+            turn_end = self.ends_at(text, start, place)
+            if turn_end is not None:
+                return turn_end
+        return end
 
     def last_role(self, text: str, start: int, end: int) -> int:
         """The last place where a turn may end at a bare role; -1: there is none."""
@@ -201,16 +251,15 @@ class ToolCalls(Dialect):
         """Where the turn ends, if it does at this match of `turn_ends`; `None`: it goes on."""
         at = place.start()
         if place[0] == OPEN:
-            return at if at == start or _asked_for(text, start, at) else None
-        if not place[0].startswith("<|"):
-            # A bare role counts only after a closing tag or a special token: it may be the agent's
-            # own word.
-            tag = text.rfind("<", max(start, at - 40), at)
-            closes = tag >= 0 and text[tag + 1 : tag + 2] in ("/", "|")
-            if not closes or not text[tag:at].rstrip().endswith(">"):
-                return None
-        # A response may follow the role: then the turn ends at the next place, the response's tag.
-        return None if text.startswith(OPEN, skip(text, place.end(), at + _LOOK_BACK)) else at
+            is_response = at == start or _asked_for(text, start, at)
+            return at if is_response else None
+        has_token = place[0].startswith("<|")
+        # Elsewhere a bare role may be the agent's own word
+        if not has_token and not _follows_end(text, start, at):
+            return None
+        behind_role = skip(text, place.end(), at + _LOOK_BACK)
+        # Before a response the turn ends at the next place, which is the response's tag
+        return None if text.startswith(OPEN, behind_role) else at
 
     def read_call(self, raw: str) -> ToolCall | None:
         try:
@@ -221,13 +270,21 @@ class ToolCalls(Dialect):
         return self._call(call, raw)
 
     def _unusual_call(self, raw: str) -> ToolCall | None:
-        """A call in another model's markup, or in JSON that msgspec refuses: with half a character
-        in it, or with a number that no float can hold.
+        """A call in another model's markup, with code behind it, or in JSON that msgspec refuses:
+        with half a character in it, or with a number that no float can hold.
         """
         marked = call_markup.read_tool_call_body(raw) if "<" in raw else None
         if marked:
             name, arguments = marked
             return ToolCall(name, arguments, raw)
+        head, opening, _ = raw.partition("<code>")
+        code = _CODE.match(raw, len(head)) if opening else None
+        if code is not None:
+            call_of_code = self.read_call(head)
+            if call_of_code is None:
+                return None
+            arguments = {**call_of_code.arguments, "code": code[1].strip("\n")}
+            return ToolCall(call_of_code.name, arguments, raw)
         try:
             call = msgspec.convert(loose_json.decode_strictly(raw), _WrittenCall)
         except (DataError, msgspec.ValidationError):
@@ -235,30 +292,42 @@ class ToolCalls(Dialect):
         return self._call(call, raw)
 
     def _call(self, call: _WrittenCall, raw: str) -> ToolCall | None:
-        if call.arguments is msgspec.UNSET:
-            return None if self.needs_arguments else ToolCall(call.name, raw=raw)
-        return ToolCall(call.name, call.arguments, raw)
+        if call.arguments is not msgspec.UNSET:
+            return ToolCall(call.name, call.arguments, raw)
+        if self.needs_arguments:
+            return None
+        try:
+            fields = loose_json.decode(raw)
+        except DataError:
+            return None
+        # Other fields may be the arguments under another name: that is another form.
+        if not fields.keys() <= _NO_ARGUMENTS:
+            return None
+        return ToolCall(call.name, raw=raw)
 
     def write_call(self, call: ToolCall) -> str:
-        written = as_json({"name": call.name, "arguments": call.arguments})
+        call_as_json = as_json({"name": call.name, "arguments": call.arguments})
         # No argument may look like the end of the call.
-        return "\n" + written.replace("<", "\\u003c") + "\n"
+        return "\n" + call_as_json.replace("<", "\\u003c") + "\n"
 
     def call_form(self, tools: Sequence[str]) -> str:
         example = {"name": tools[0] if tools else "…", "arguments": {"…": "…"}}
         return f"JSON like {as_json(example)}"
 
     def evident_call(self, raw: str) -> ToolCall | None:
-        """A call with superfluous closing brackets after its JSON: environments run it."""
-        text = raw.lstrip()
+        """A call in JSON that environments run although its form is another one: with superfluous
+        closing brackets, in a block of code, with other names of its fields (`call_in`).
+        """
+        text = raw.strip().removeprefix("```json").removeprefix("```").removesuffix("```").lstrip()
         try:
-            end = loose_json.decode_start(text)[1]
+            value, end = loose_json.decode_start(text)
         except DataError:
             return None
-        if text[end:].strip("]} \n"):
+        call = None if text[end:].strip("]} \n") else call_in(value)
+        if call is None or (self.needs_arguments and not call[1]):
             return None
-        call = self.read_call(text[:end])
-        return call and msgspec.structs.replace(call, raw=raw)
+        name, arguments = call
+        return ToolCall(name, arguments, raw)
 
     def repair_call(self, raw: str) -> ToolCall | None:
         """The call in broken JSON, such as `{'name': 'look', 'arguments': {'query': 'Rome'}`; text
@@ -285,6 +354,16 @@ class ToolCalls(Dialect):
         return call and msgspec.structs.replace(call, raw=raw)
 
 
+def _follows_end(text: str, start: int, at: int) -> bool:
+    """Whether a closing tag or a special token stands right before `at`, blanks aside, in a turn
+    from `start` on.
+    """
+    tag = text.rfind("<", max(start, at - _LONGEST_END), at)
+    if tag < 0 or not text.startswith(("</", "<|"), tag):
+        return False
+    return text[tag:at].rstrip().endswith(">")
+
+
 def _asked_for(text: str, start: int, at: int) -> bool:
     """Whether the environment wrote the tool response at `at`, in a turn from `start` on: a call or
     a role stands right before it.
@@ -295,6 +374,8 @@ def _asked_for(text: str, start: int, at: int) -> bool:
     if text.endswith(_CALL_END, start, at):  # as nearly always
         return True
     called = text.rfind(_CALL_END, max(start, at - _CALLED_BEFORE), at)
+    if text.rfind(_CALL_OPENS, max(start, called, at - _CALLED_BEFORE), at) >= 0:
+        return True  # the sampler stopped at the call's end and left that out
     if called >= 0:
         if GAP.fullmatch(text, called + len(_CALL_END), at):
             return True

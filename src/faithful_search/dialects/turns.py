@@ -19,13 +19,16 @@ Fields = dict[str, Any]  # the fields of a `Step` while it is read; `spans` is a
 # R1-Searcher's tokens look like markup, but call a tool. Possessive quantifiers (`*+`), here and
 # elsewhere: a match is never tried again, which keeps reading linear.
 GAP = re.compile(
-    r"(?:\s++|<\|(?!(?:begin|end)_of_(?:query|documents)\|>)[^<>|\n]{1,40}\|>|</?s>|<(?:start|end)_of_turn>|(?:user|assistant|system|tool|model|ipython)(?=\n|<\||\Z))*+"
+    r"(?:\s++|<\|(?!(?:begin|end)_of_(?:query|documents)\|>)[^<>|\n]{1,40}\|>|</?s>|<(?:start|end)_of_turn>|<\uff5c(?:begin|end)\u2581of\u2581sentence\uff5c>|(?:user|assistant|system|tool|model|ipython)(?=\n|<\||\Z))*+"
 )
 # Bounds for texts of models that are stuck
 MOST_STEPS = 10_000  # of a trajectory
 MOST_TAGS = 50_000  # in one stretch of text
 MOST_ISSUES = 1_000  # of one turn
-_TAIL = re.compile(r"(?:\s++|<\|[^<>|\n]{1,40}\|>(?:user|tool|ipython)?+)*+\Z")
+_TAIL = re.compile(
+    r"(?:\s++|<\|[^<>|\n]{1,40}\|>(?:user|tool|ipython)?+|</s>|<eos>|<end_of_turn>|<turn\|>"
+    r"|<\uff5cend\u2581of\u2581sentence\uff5c>)*+\Z"
+)
 _LONGEST_TAIL = 200  # characters; looking further back in every turn would take quadratic time
 ELLIPSES = ("...", "\u2026")
 
@@ -41,7 +44,14 @@ def skip(text: str, at: int, until: int | None = None) -> int:
 def trimmed(text: str, start: int, end: int) -> Span:
     """The span without what ends it: blanks, special tokens, and a role after such a token."""
     tail = _TAIL.search(text, max(start, end - _LONGEST_TAIL), end)
-    return start, start + len(text[start : tail.start() if tail else end].rstrip())
+    if tail is not None:
+        end = tail.start()
+    return start, start + len(text[start:end].rstrip())
+
+
+def without_tokens(text: str, span: Span) -> Span:
+    """The span of an answer without the special tokens that end it, if any do."""
+    return trimmed(text, *span) if text.endswith((">", "> ", ">\n"), *span) else span
 
 
 class Tag(NamedTuple):
@@ -107,11 +117,12 @@ class Grammar:
     def tags(self, text: str, start: int = 0, end: int | None = None) -> list[Tag]:
         """The first `MOST_TAGS` tags in this stretch of a text."""
         roles = self.roles
-        matches = self.tag.finditer(text, start, len(text) if end is None else end)
+        if end is None:
+            end = len(text)
         tags = []
-        for match in islice(matches, MOST_TAGS):
-            name = match[2]
-            tags.append(Tag(*match.span(), closing=bool(match[1]), name=roles.get(name, name)))
+        for match in islice(self.tag.finditer(text, start, end), MOST_TAGS):
+            slash, name = match[1], match[2]
+            tags.append(Tag(*match.span(), closing=bool(slash), name=roles.get(name, name)))
         return tags
 
 
@@ -149,8 +160,7 @@ class TurnReader:
         while number < len(self.tags):
             tag = self.tags[number]
             self.outside(done, tag.start)
-            begins = ("think", "call", "answer" if "call" in self.spans else "think")
-            if several and self.acted and not tag.closing and tag.name in begins:
+            if several and self._begins_turn(tag):
                 if "call" in self.spans:
                     why = "no tool response follows the call"
                     self.issue("response_missing", why, self.spans["call"])
@@ -165,6 +175,14 @@ class TurnReader:
                 number, done = self._block(number)
         self.outside(done, self.end)
         return [*steps, self._step(done, self.end)]
+
+    def _begins_turn(self, tag: Tag) -> bool:
+        """Whether another turn begins at this tag, since the one before it has acted."""
+        if tag.closing or not self.acted:
+            return False
+        if tag.name == "answer":
+            return "call" in self.spans
+        return tag.name in ("think", "call")
 
     # Hooks for what some dialects read in their own way
 
@@ -309,7 +327,7 @@ class TurnReader:
         answer = self.dialect.find_answer(self.text, span)
         if answer is None:
             self.issue("answer_unboxed", "no \\boxed{} in the answer", span)
-        self.put("answer", answer or span)
+        self.put("answer", without_tokens(self.text, answer or span))
 
     def put(self, part: str, span: Span) -> None:
         """Set the thought or the answer to what stands there."""

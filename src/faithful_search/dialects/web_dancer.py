@@ -34,6 +34,7 @@ class WebDancer(ToolCalls):
         r"Web Information Seeking Master": 3.0,
         r'<tool_call>\s{0,9}\{"name":\s?"visit",\s?"arguments":\s?\{': 3.0,
         r'<tool_call>\s{0,9}\{"name":\s?"search",\s?"arguments":\s?\{"query":\s?\[': 3.0,
+        r'<tool_call>\s{0,9}\{"name":\s?"(?:PythonInterpreter|google_scholar|parse_file)"': 3.0,
         r"<tool_response>\s{0,9}A Google search for ": 4.0,
         r"<tool_response>\s{0,9}The useful information in ": 4.0,
     }
@@ -47,17 +48,18 @@ class WebDancer(ToolCalls):
     def read_body(self, body: str) -> tuple[list[Evidence], str]:
         if body.startswith(_VISIT):
             pages = headed(_PAGE.finditer(body), body)
-            visited = [
-                Evidence(text.strip("\n").removesuffix("\n======="), url=page[1])
-                for page, text in pages
-            ]
-            return visited or [Evidence(body)], ""
+            extracts = []
+            for page, text in pages:
+                extract = text.strip("\n").removesuffix("\n=======")
+                extracts.append(Evidence(extract, url=page[1]))
+            return extracts or [Evidence(body)], ""
+        links: list[Evidence] = []
         blocks = headed(_BLOCK.finditer(body), body)
-        texts = [text.removesuffix("\n") for _, text in blocks[:-1]] + [
-            text for _, text in blocks[-1:]
-        ]
-        found = [link for text in texts for link in _links(text)]
-        return found, "" if found else body
+        for number, (_, block) in enumerate(blocks, start=1):
+            # Between two blocks stands a line break; behind the last one it is its passage's
+            block = block if number == len(blocks) else block.removesuffix("\n")
+            links += _links(block)
+        return links, "" if links else body
 
     def escaped_evidence(self, passage: Evidence, escape: Callable[[str], str]) -> Evidence:
         """The passage, its title spelled out where a control token such as `[INST]` would begin or
@@ -70,26 +72,27 @@ class WebDancer(ToolCalls):
 
     def write_body(self, evidence: Sequence[Evidence]) -> str:
         links = []
-        for number, item in enumerate(evidence, start=1):
+        for number, passage in enumerate(evidence, start=1):
             # Of the `](` in a link's line, the last one is where its address begins.
-            address = one_line(item.url).replace(_TARGET, "]&#40;")
-            links.append(f"{number}. [{one_line(item.title)}]({address})\n\n{item.text}")
+            address = one_line(passage.url).replace(_TARGET, "]&#40;")
+            links.append(f"{number}. [{one_line(passage.title)}]({address})\n\n{passage.text}")
         return f"{_SEARCH}'' found {len(links)} results:\n\n## Web Results\n" + "\n\n".join(links)
 
 
 def _links(text: str) -> list[Evidence]:
+    """The links in the block of one query, each with the text below it."""
     heads: list[re.Match[str]] = []
     for match in _LINK.finditer(text):
         # Numbers count up from 1: a list inside a passage begins again, and is its text.
         if _TARGET in match[2] and match[2].endswith(")") and int(match[1]) == len(heads) + 1:
             heads.append(match)
-    links, found = headed(heads, text), []
-    for head, inner in links:
+    links = headed(heads, text)
+    passages = []
+    for number, (head, inner) in enumerate(links, start=1):
         title, _, url = head[2][:-1].rpartition(_TARGET)
-        inner = inner.removeprefix("\n").removeprefix(
-            "\n"
-        )  # an empty line usually follows the link's
-        if head is not links[-1][0]:
+        # An empty line usually follows the link's, and another divides two links
+        inner = inner.removeprefix("\n").removeprefix("\n")
+        if number < len(links):
             inner = inner.removesuffix("\n").removesuffix("\n")
-        found.append(Evidence(inner, title, url=url, label=head[1]))
-    return found
+        passages.append(Evidence(inner, title, url=url, label=head[1]))
+    return passages

@@ -147,7 +147,9 @@ def _trainer(
     if settings.head == "spans":
         kind = partial(heads.SpanTrainer, head_learning_rate=settings.head_learning_rate)
         heads.freeze(model, settings.freeze_embeddings, settings.freeze_layers)
-        trainer_kwargs: dict[str, Any] = {"data_collator": collate}
+        trainer_kwargs: dict[str, Any] = {
+            "data_collator": partial(collate, pad_to_multiple_of=args.pad_to_multiple_of)
+        }
         args.remove_unused_columns = False
         examples = span_rows(make_judge(model).reader, rows)
         # It is not of Transformers, so the trainer cannot save it: `save` does.
@@ -164,7 +166,9 @@ def _trainer(
         loss = partial(heads.weighted_loss, weights=weights)
         trainer_kwargs = {
             "compute_loss_func": loss,
-            "data_collator": DataCollatorWithPadding(tokenizer),
+            "data_collator": DataCollatorWithPadding(
+                tokenizer, pad_to_multiple_of=args.pad_to_multiple_of
+            ),
         }
         examples = classifier_rows(make_judge(model), rows, entails)
     else:

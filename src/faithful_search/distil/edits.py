@@ -37,9 +37,10 @@ Edit = Callable[[str, Sequence[str], random.Random], Edited | None]
 
 _WORDS = bundled_json("statement_edits.json")
 _MONTHS: list[str] = _WORDS["months"]
-RELATIONS: dict[str, str] = {
-    word: opposite for pair in _WORDS["relations"] for word, opposite in (pair, pair[::-1])
-}
+RELATIONS: dict[str, str] = {}
+for _first, _second in _WORDS["relations"]:
+    RELATIONS[_first] = _second
+    RELATIONS[_second] = _first
 """Words that exchange one relation for another: "north" for "south", "directed" for "written"."""
 SYNONYMS: dict[str, str] = dict(_WORDS["synonyms"])
 """Phrases, and others that say the same."""
@@ -53,6 +54,7 @@ _NOT = re.compile(r"\b(?:is|was|are|were|has|had|can|could|will|would|did|does)(
 _DAY_FIRST = re.compile(rf"\b(\d{{1,2}}) ({'|'.join(_MONTHS)}) (\d{{4}})\b")
 _MONTH_FIRST = re.compile(rf"\b({'|'.join(_MONTHS)}) (\d{{1,2}}), (\d{{4}})\b")
 _DATE = re.compile(rf"\b(?:{'|'.join(_MONTHS)})\b")
+_YEAR = re.compile(r"1[0-9]{3}|20[0-2][0-9]")
 _BRACKETS = re.compile(r"(?<!\s)\s*\([^()]*\)")
 _ASIDE = re.compile(r", (?:which|who|where|whose|including|especially|also known as)\b[^,.]*,?")
 _LAST_CLAUSE = re.compile(
@@ -86,8 +88,10 @@ def names(text: str) -> list[str]:
         words = name.split()
         while words and words[0] in _NO_NAMES:
             words = words[1:]
-        starts = match.start() == 0 or text[: match.start()].rstrip()[-1:] in ".!?\n\"'"
-        if words and not (starts and len(words) == 1):
+        before = text[: match.start()]
+        begins_sentence = not before or before.rstrip()[-1:] in ".!?\n\"'"
+        # a single word has its capital there whatever it is
+        if words and not (begins_sentence and len(words) == 1):
             result.append(" ".join(words))
     return result
 
@@ -98,17 +102,19 @@ def other_name(statement: str, texts: Sequence[str], rng: random.Random) -> Edit
     if not here:
         return None
     old = rng.choice(here)
-    names_there = {name for text in texts for name in names(text)}
+    names_elsewhere: set[str] = set()
+    for text in texts:
+        names_elsewhere.update(names(text))
     lowered = statement.lower()
-    candidates = sorted(
-        name
-        for name in names_there
-        if abs(len(name.split()) - len(old.split())) <= 1
-        and not _DATE.search(name)
-        and name.lower() not in lowered
-        and not _share_word(name, old)
-    )
-    return _exchanged(statement, old, rng.choice(candidates), "name") if candidates else None
+    candidates = []
+    for name in sorted(names_elsewhere):
+        has_like_length = abs(len(name.split()) - len(old.split())) <= 1
+        is_in_statement = name.lower() in lowered or _share_word(name, old)
+        if has_like_length and not is_in_statement and not _DATE.search(name):
+            candidates.append(name)
+    if not candidates:
+        return None
+    return _exchanged(statement, old, rng.choice(candidates), "name")
 
 
 def other_number(statement: str, texts: Sequence[str], rng: random.Random) -> Edited | None:
@@ -117,10 +123,18 @@ def other_number(statement: str, texts: Sequence[str], rng: random.Random) -> Ed
     if not here:
         return None
     old = rng.choice(here)
-    numbers = {number for text in texts for number in _NUMBER.findall(text)}
-    alike = sorted(n for n in numbers if len(n) == len(old) and n not in statement)
-    new = rng.choice(alike) if alike and rng.random() < 0.5 else _changed_number(old, rng)
-    return _exchanged(statement, old, new, "number") if new not in statement else None
+    numbers_elsewhere: set[str] = set()
+    for text in texts:
+        numbers_elsewhere.update(_NUMBER.findall(text))
+    candidates = []
+    for number in sorted(numbers_elsewhere):
+        if len(number) == len(old) and number not in statement:
+            candidates.append(number)
+    takes_another = bool(candidates) and rng.random() < 0.5
+    new = rng.choice(candidates) if takes_another else _changed_number(old, rng)
+    if new in statement:
+        return None
+    return _exchanged(statement, old, new, "number")
 
 
 def other_date(statement: str, texts: Sequence[str], rng: random.Random) -> Edited | None:
@@ -129,25 +143,33 @@ def other_date(statement: str, texts: Sequence[str], rng: random.Random) -> Edit
     if month is not None and rng.random() < 0.5:
         new = rng.choice([name for name in _MONTHS if name != month[0]])
         return _exchanged(statement, month[0], new, "date")
-    years = [n for n in _NUMBER.findall(statement) if re.fullmatch(r"1[0-9]{3}|20[0-2][0-9]", n)]
+    years = [number for number in _NUMBER.findall(statement) if _YEAR.fullmatch(number)]
     if not years:
         return None
     old = rng.choice(years)
-    new = str(int(old) + rng.choice((-1, 1)) * rng.choice((1, 2, 3, 5, 8, 10, 12, 20, 31)))
-    return _exchanged(statement, old, new, "date") if new not in statement else None
+    direction = rng.choice((-1, 1))
+    distance = rng.choice((1, 2, 3, 5, 8, 10, 12, 20, 31))
+    new = str(int(old) + direction * distance)
+    if new in statement:
+        return None
+    return _exchanged(statement, old, new, "date")
 
 
 def negated(statement: str, texts: Sequence[str], rng: random.Random) -> Edited | None:
     """The opposite: with "not" behind the first auxiliary verb, or without the "not" there."""
-    denied = _NOT.search(statement)
-    if denied is not None:
-        text = statement[: denied.start(1)] + statement[denied.end(1) :]
-        return Edited(text, "negation", ((denied.start(), denied.start(1)),), denied[0], "")
+    denial = _NOT.search(statement)
+    if denial is not None:
+        not_start, not_end = denial.span(1)
+        text = statement[:not_start] + statement[not_end:]
+        return Edited(text, "negation", ((denial.start(), not_start),), old=denial[0])
     verb = _AUXILIARY.search(statement)
     if verb is None:
         return None
-    text = f"{statement[: verb.end()]} not{statement[verb.end() :]}"
-    return Edited(text, "negation", ((verb.start(), verb.end() + 4),), verb[0], f"{verb[0]} not")
+    start, end = verb.span()
+    denied = f"{verb[0]} not"
+    text = statement[:start] + denied + statement[end:]
+    spans = ((start, start + len(denied)),)
+    return Edited(text, "negation", spans, old=verb[0], new=denied)
 
 
 def other_relation(statement: str, texts: Sequence[str], rng: random.Random) -> Edited | None:
@@ -167,17 +189,16 @@ def swapped_roles(statement: str, texts: Sequence[str], rng: random.Random) -> E
     first, second = here[0], here[-1]
     if first in second or second in first or first == second:
         return None
-    before, _, behind = statement.partition(first)
-    between, _, after = behind.partition(second)
+    before, _, remainder = statement.partition(first)
+    between, _, after = remainder.partition(second)
     if not re.search(r"\b(?:by|of|from|than|with|defeated|married|to)\b", between):
         return None
     text = f"{before}{second}{between}{first}{after}"
-    start = len(before) + len(second) + len(between)
-    return Edited(
-        text,
-        "roles",
-        ((len(before), len(before) + len(second)), (start, start + len(first))),
-    )
+    second_start = len(before)
+    second_end = second_start + len(second)
+    first_start = second_end + len(between)
+    spans = ((second_start, second_end), (first_start, first_start + len(first)))
+    return Edited(text, "roles", spans)
 
 
 def with_addition(statement: str, texts: Sequence[str], rng: random.Random) -> Edited | None:
@@ -203,9 +224,12 @@ def compressed(statement: str, texts: Sequence[str], rng: random.Random) -> Edit
         text = _ASIDE.sub("", text)
     if len(text) > 80 and rng.random() < 0.7:
         shorter = _LAST_CLAUSE.sub("", text)
-        text = shorter if len(shorter) > 35 else text
+        if len(shorter) > 35:
+            text = shorter
     text = text.rstrip(" .,;") + "."
-    return Edited(text, "compressed") if text != statement and len(text) > 20 else None
+    if text == statement or len(text) <= 20:
+        return None
+    return Edited(text, "compressed")
 
 
 def reworded(statement: str, texts: Sequence[str], rng: random.Random) -> Edited | None:
@@ -261,15 +285,16 @@ def _exchanged(statement: str, old: str, new: str, kind: str) -> Edited | None:
     match = re.search(rf"(?<!\w){re.escape(old)}(?!\w)", statement)
     if match is None:
         return None
-    text = statement[: match.start()] + new + statement[match.end() :]
-    return Edited(text, kind, ((match.start(), match.start() + len(new)),), old, new)
+    start, end = match.span()
+    text = statement[:start] + new + statement[end:]
+    return Edited(text, kind, ((start, start + len(new)),), old, new)
 
 
 def _changed_number(old: str, rng: random.Random) -> str:
     """A number of as many digits, another one."""
     digits = [place for place, character in enumerate(old) if character.isdigit()]
     place = rng.choice(digits)
-    choices = [d for d in "123456789" if d != old[place]]
+    choices = [digit for digit in "123456789" if digit != old[place]]
     return old[:place] + rng.choice(choices) + old[place + 1 :]
 
 

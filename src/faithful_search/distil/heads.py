@@ -40,8 +40,10 @@ def open_classifier(name: str, seed: int = 0, **kwargs: Any) -> tuple[Any, Any]:
         "revision": kwargs.pop("revision", None),
         "trust_remote_code": kwargs.pop("trust_remote_code", False),
     }
-    config, tokenizer = read_config(name, **where), _for_pairs(read_tokenizer(name, **where))
-    has_head = {str(label).lower() for label in config.id2label.values()} == set(LABELS.values())
+    config = read_config(name, **where)
+    tokenizer = _for_pairs(read_tokenizer(name, **where))
+    labels = {str(label).lower() for label in config.id2label.values()}
+    has_head = labels == set(LABELS.values())
     if not has_head:
         kwargs["id2label"] = LABELS
         kwargs["label2id"] = {text: place for place, text in LABELS.items()}
@@ -57,8 +59,8 @@ def open_classifier(name: str, seed: int = 0, **kwargs: Any) -> tuple[Any, Any]:
 def entailment_index(model: Any) -> int:
     """The number of the label that means "follows"."""
     return next(
-        int(place)
-        for place, label in model.config.id2label.items()
+        int(number)
+        for number, label in model.config.id2label.items()
         if str(label).lower() == LABELS[1]
     )
 
@@ -169,10 +171,10 @@ def agreement(judge: Judge, rows: Sequence[Labelled]) -> dict[str, float]:
     if not judged:
         return {"kappa": 0.0, "agreement": 0.0, "nll": float("inf")}
     p, labels, truth = map(list, zip(*judged, strict=True))
-    agreeing = sum(label == true for label, true in zip(labels, truth, strict=True))
+    agreeing = sum(label == true_label for _, label, true_label in judged)
     return {
         "kappa": statistics.cohen_kappa(truth, labels, draws=1).value or 0.0,
-        "agreement": agreeing / len(truth),
+        "agreement": agreeing / len(judged),
         "nll": negative_log_likelihood(p, truth),
     }
 
@@ -203,9 +205,13 @@ def fit_temperature(p: Sequence[float], labels: Sequence[bool]) -> float:
     low, high = 1 / HOTTEST, 1 / COLDEST  # in 1/T the loss is convex, in T it is not
     for _ in range(60):
         middle = (low + high) / 2
-        scaled = 1 / (1 + np.exp(-np.clip(logits * middle, -700, 700)))
-        slope = ((scaled - truth) * logits).sum()  # of the loss in 1/T
-        low, high = (low, middle) if slope > 0 else (middle, high)
+        scaled_logits = np.clip(logits * middle, -700, 700)  # beyond it exp overflows
+        scaled_p = 1 / (1 + np.exp(-scaled_logits))
+        slope = ((scaled_p - truth) * logits).sum()  # of the loss in 1/T
+        if slope > 0:
+            high = middle
+        else:
+            low = middle
     return float(1 / middle)
 
 

@@ -40,7 +40,8 @@ def load_pairs(sources: Sequence[str], limit: int | None = None, seed: int = 0) 
         if source == "world":
             rows += world_pairs(seed=seed)
         else:
-            rows += load(source if Path(source).exists() else local_file(f"hf://datasets/{source}"))
+            is_here = Path(source).exists()
+            rows += load(source if is_here else local_file(f"hf://datasets/{source}"))
     if limit is None:
         return rows
     limited: list[Labelled] = []
@@ -87,17 +88,20 @@ def class_weights(rows: Sequence[Labelled]) -> tuple[float, float]:
     1 on average.
     """
     true = sum(row.label for row in rows)
-    return len(rows) / (2 * (len(rows) - true)), len(rows) / (2 * true)
+    false = len(rows) - true
+    return len(rows) / (2 * false), len(rows) / (2 * true)
 
 
 def resampled(rows: Sequence[Labelled], seed: int = 0) -> list[Labelled]:
     """Every row, with rows of the rarer label repeated until both labels are equally frequent."""
     true = [row for row in rows if row.label]
     false = [row for row in rows if not row.label]
-    rare, missing = min(true, false, key=len), abs(len(true) - len(false))
+    rare = min(true, false, key=len)
+    missing = abs(len(true) - len(false))
+    times, remainder = divmod(missing, len(rare))
     rng = random.Random(f"{seed} balance")
-    again = rare * (missing // len(rare)) + rng.sample(rare, missing % len(rare))
-    return [*rows, *again]
+    repeated = rare * times + rng.sample(rare, remainder)
+    return [*rows, *repeated]
 
 
 def classifier_rows(
@@ -116,13 +120,13 @@ def classifier_rows(
         if not inputs:
             continue
         words = set(content_words(inputs[0].hypothesis))
-        shared = [len(words.intersection(content_words(each.premise))) for each in inputs]
+        shared = [len(words.intersection(content_words(window.premise))) for window in inputs]
         nearest.append(inputs[shared.index(max(shared))])
         labels.append(entails if row.label else 1 - entails)
-    return [
-        {**tokens, "labels": label, "length": len(tokens["input_ids"])}
-        for tokens, label in zip(judge.encode(nearest), labels, strict=True)
-    ]
+    result = []
+    for tokens, label in zip(judge.encode(nearest), labels, strict=True):
+        result.append({**tokens, "labels": label, "length": len(tokens["input_ids"])})
+    return result
 
 
 def generator_rows(judge: GeneratorJudge, rows: Sequence[Labelled]) -> list[dict[str, Any]]:
@@ -134,7 +138,8 @@ def generator_rows(judge: GeneratorJudge, rows: Sequence[Labelled]) -> list[dict
         question = judge.asked(row.pair)
         if not question.ids:
             continue
-        ids = question.ids + question.choices[0 if row.label else 1]
+        choice = question.choices[0 if row.label else 1]
+        ids = question.ids + choice
         labels = [IGNORED] * len(question.ids) + ids[-1:]
         result.append({"input_ids": ids, "labels": labels, "length": len(ids)})
     return result

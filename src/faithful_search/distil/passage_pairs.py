@@ -53,32 +53,41 @@ def statement_pairs(
     """A true and a false pair about one sentence of the passage, both on passages in the same
     form; none where no sentence is fit.
     """
-    fit = [s for s in sentences(passage.text) if _SHORTEST <= len(s) <= _LONGEST]
+    fit = [
+        sentence for sentence in sentences(passage.text) if _SHORTEST <= len(sentence) <= _LONGEST
+    ]
     if not fit:
         return
     sentence = rng.choice(fit)
-    statement = _PRONOUN.sub(lambda _: passage.title, sentence)
+    statement = _with_name(sentence, passage)
+    second = ""
     kind = "stated"
     if len(fit) > 1 and rng.random() < 0.12:
-        second = rng.choice([s for s in fit if s != sentence] or [sentence])
-        statement = f"{statement} {_PRONOUN.sub(lambda _: passage.title, second)}"
+        second = rng.choice([other for other in fit if other != sentence] or [sentence])
+        statement = f"{statement} {_with_name(second, passage)}"
         kind = "joined"
-    for name, edit in REWORDINGS.items():
-        reworded = edit(statement, (), rng) if rng.random() < 0.4 else None
-        if reworded is not None:
-            statement, kind = reworded.text, name
+    for name, reword in REWORDINGS.items():
+        if rng.random() < 0.4:
+            reworded = reword(statement, (), rng)
+            if reworded is not None:
+                statement = reworded.text
+                kind = name
     distractors = near(passage, corpus, rng, rng.choice((0, 0, 0, 1, 1, 2, 2, 5)))
     form = rng.choice(FORMS)
     evidence = shown([passage, *distractors], form, rng)
     draw = rng.random()
     if draw < 0.18:
-        yield from _exchanged_pairs(passage, sentence, statement, distractors, form, rng)
+        stated = [sentence]
+        if second and second != sentence:
+            stated.append(second)
+        yield from _exchanged_pairs(passage, stated, statement, distractors, form, rng)
         return
     yield PairRow(evidence, statement, True, kind, ())
     if draw < 0.36:
-        without = passage._replace(text=passage.text.replace(sentence, "").strip())
+        remaining = passage.text.replace(sentence, "").strip()
         away = distractors or near(passage, corpus, rng, 2)
-        if kind != "joined" and without.text:
+        if kind != "joined" and remaining:
+            without = passage._replace(text=remaining)
             yield PairRow(shown([without, *away], form, rng), statement, False, "removed")
             return
     error = an_error(statement, [evidence, *_texts(near(passage, corpus, rng, 3))], rng)
@@ -94,28 +103,27 @@ def answer_pairs(
 ) -> Iterator[PairRow]:
     """A right and a wrong answer to a question with its passages, or the right one without them."""
     text, answer = question["question"], question["answers"][0]
+    is_yes_or_no = answer.lower() in ("yes", "no")  # such an answer need not stand in a passage
     distractors = near(rng.choice(gold), corpus, rng, rng.choice((0, 1, 2)))
     distractors = [passage for passage in distractors if passage not in gold]
     form = rng.choice(FORMS)
     evidence = shown([*gold, *distractors], form, rng)
     template = rng.choice(ANSWERS)
-    if answer.lower() not in ("yes", "no") and answer.lower() not in evidence.lower():
+    if not is_yes_or_no and answer.lower() not in evidence.lower():
         return
-    yield PairRow(evidence, template.format(answer=answer), True, "answer", (), text)
+    right = template.format(answer=answer)
+    yield PairRow(evidence, right, True, "answer", (), text)
     if rng.random() < 0.3:
         away = near(rng.choice(gold), corpus, rng, rng.choice((1, 2, 3)))
-        bare = shown([p for p in away if p not in gold], form, rng)
-        if bare and answer.lower() not in bare.lower() and answer.lower() not in ("yes", "no"):
-            wrong = template.format(answer=answer)
-            span = (wrong.index(answer), wrong.index(answer) + len(answer))
-            yield PairRow(bare, wrong, False, "unsupported_answer", (span,), text)
+        unrelated = shown([passage for passage in away if passage not in gold], form, rng)
+        if unrelated and not is_yes_or_no and answer.lower() not in unrelated.lower():
+            spans = _place(right, answer)
+            yield PairRow(unrelated, right, False, "unsupported_answer", spans, text)
             return
     wrong_answer = an_answer_unlike(answer, text, evidence, rng)
     if wrong_answer:
         wrong = template.format(answer=wrong_answer)
-        start = wrong.index(wrong_answer)
-        spans = ((start, start + len(wrong_answer)),)
-        yield PairRow(evidence, wrong, False, "other_answer", spans, text)
+        yield PairRow(evidence, wrong, False, "other_answer", _place(wrong, wrong_answer), text)
 
 
 def an_error(statement: str, texts: Sequence[str], rng: random.Random) -> Edited | None:
@@ -155,28 +163,36 @@ def shown(passages: Sequence[CorpusPassage], form: str, rng: random.Random) -> s
 
 def _exchanged_pairs(
     passage: CorpusPassage,
-    sentence: str,
+    stated: Sequence[str],
     statement: str,
     distractors: Sequence[CorpusPassage],
     form: str,
     rng: random.Random,
 ) -> Iterator[PairRow]:
-    """The same exchange on both sides, and in the evidence alone."""
+    """The same exchange on both sides, and in the evidence alone. `stated` are the sentences of the
+    passage that the statement is made of.
+    """
     kind = rng.choice(("name", "name", "number", "date", "negation", "relation"))
     edited = ERRORS[kind](statement, [passage.text, *_texts(distractors)], rng)
     if edited is None:
         return
-    if kind in ("negation", "relation"):  # whose words also stand where they must not change
-        text = passage.text.replace(sentence, edited.text)
-        changed = passage._replace(text=text)
+    if kind in ("negation", "relation"):
+        # Their words also stand where they must not change, so the edited statement takes the place
+        # of its sentences
+        first, *further = stated
+        text = passage.text
+        for sentence in further:
+            text = text.replace(sentence, "")
+        changed = passage._replace(text=text.replace(first, edited.text).strip())
     else:
-        title, text = exchange(passage.title, edited), exchange(passage.text, edited)
+        title = exchange(passage.title, edited)
+        text = exchange(passage.text, edited)
         changed = passage._replace(title=title, text=text)
-        shown_words = " ".join([title, text, *_texts(distractors)])
-        if edited.old in shown_words or edited.new not in shown_words:
+        all_words = " ".join([title, text, *_texts(distractors)])
+        if edited.old in all_words or edited.new not in all_words:
             return
     evidence = shown([changed, *distractors], form, rng)
-    start = edited.spans[0][0]
+    start, _ = edited.spans[0]
     spans = ((start, start + len(edited.old)),)
     yield PairRow(evidence, edited.text, True, "both_sides", ())
     yield PairRow(evidence, statement, False, "evidence_only", spans)
@@ -184,20 +200,31 @@ def _exchanged_pairs(
 
 def an_answer_unlike(answer: str, question: str, evidence: str, rng: random.Random) -> str:
     """A wrong answer of the same shape; empty where there is none."""
-    if answer.lower() in ("yes", "no"):
-        opposite = "no" if answer.lower() == "yes" else "yes"
+    opposite = {"yes": "no", "no": "yes"}.get(answer.lower())
+    if opposite is not None:
         return opposite.capitalize() if answer[0].isupper() else opposite
     if re.search(r"\d", answer):
         edited = other_number(answer, [evidence], rng)
         return edited.text if edited is not None else ""
     words = set(answer.lower().split())
-    candidates = sorted(
-        name
-        for name in set(names(evidence))
-        if words.isdisjoint(name.lower().split()) and name.lower() not in question.lower()
-    )
-    alike = [name for name in candidates if abs(len(name.split()) - len(words)) <= 1]
-    return rng.choice(alike) if alike else ""
+    candidates = []
+    for name in sorted(set(names(evidence))):
+        name_words = name.lower().split()
+        is_other = words.isdisjoint(name_words) and name.lower() not in question.lower()
+        if is_other and abs(len(name_words) - len(words)) <= 1:
+            candidates.append(name)
+    return rng.choice(candidates) if candidates else ""
+
+
+def _with_name(sentence: str, passage: CorpusPassage) -> str:
+    """The sentence with the passage's title in place of a pronoun at its beginning."""
+    return _PRONOUN.sub(lambda _: passage.title, sentence)
+
+
+def _place(text: str, part: str) -> tuple[Span, ...]:
+    """Where a part first stands in a text."""
+    start = text.index(part)
+    return ((start, start + len(part)),)
 
 
 def _texts(passages: Sequence[CorpusPassage]) -> list[str]:

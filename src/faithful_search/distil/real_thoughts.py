@@ -98,16 +98,16 @@ def answered_pairs(
     answers = _telling_answers(thought)
     if not answers or not goes_on(thought.hypothesis) or _holds(thought.hypothesis, answers):
         return
-    here = thought.premise.split("\n\n")
-    telling = [passage for passage in here if _holds(passage, answers)]
+    returned = thought.premise.split("\n\n")
+    telling = [passage for passage in returned if _holds(passage, answers)]
     if not telling:
         elsewhere = [passage for passage in passages if _holds(passage, answers)]
         if elsewhere:
-            longer = [*here]
-            longer.insert(rng.randint(0, len(here)), rng.choice(elsewhere))
+            place = rng.randint(0, len(returned))
+            longer = [*returned[:place], rng.choice(elsewhere), *returned[place:]]
             yield _pair(thought, "answered", False, premise="\n\n".join(longer), spans=None)
         return
-    remaining = "\n\n".join(passage for passage in here if passage not in telling)
+    remaining = "\n\n".join(passage for passage in returned if passage not in telling)
     if remaining and _is_grounded(thought.hypothesis, remaining, thought.premise):
         yield _pair(thought, "unanswered", True, premise=remaining)
 
@@ -155,12 +155,16 @@ def _is_fit(edited: Edited, thought: RealThought) -> bool:
 def _with_error(
     thought: RealThought, edited: Edited, start: int, end: int, rng: random.Random
 ) -> PairRow:
-    text = thought.hypothesis
+    """The thought with the error in the sentence that was edited, which stands from `start` to
+    `end`; or, of a name, number or date, sometimes wherever it stands.
+    """
+    before = thought.hypothesis
     if edited.kind in _EXCHANGED and rng.random() < 0.6:
-        text = exchange(text, edited)
-        return _pair(thought, edited.kind, False, hypothesis=text, spans=_all(text, edited.new))
-    text = text[:start] + edited.text + text[end:]
-    spans = tuple((start + first, start + last) for first, last in edited.spans)
+        text = exchange(before, edited)
+        spans = _all(text, edited.new)
+    else:
+        text = before[:start] + edited.text + before[end:]
+        spans = tuple((start + first, start + last) for first, last in edited.spans)
     return _pair(thought, edited.kind, False, hypothesis=text, spans=spans)
 
 

@@ -27,19 +27,19 @@ def calibrate(judge: SpanJudge, file: JudgeFile, rows: Sequence[Labelled]) -> Ju
     which at most 60 % of the labels would be right; 0 where there is none.
     """
     pairs = [row.pair for row in rows]
-    plain = replace(judge, words=0.0, temperature=1.0, unsure=0.0)
-    of_network = [verdict.p or 0.0 for verdict in plain.judge_batch(pairs)]
-    counted = [verdict.p or 0.0 for verdict in GroundingJudge().judge_batch(pairs)]
-    by_weight = {
-        words: [with_words(*both, words) for both in zip(of_network, counted, strict=True)]
-        for words in WEIGHTS
-    }
-    words = max(WEIGHTS, key=lambda weight: _mean_auroc(rows, by_weight[weight]))
+    network = replace(judge, words=0.0, temperature=1.0, unsure=0.0)
+    network_p = [verdict.p or 0.0 for verdict in network.judge_batch(pairs)]
+    words_p = [verdict.p or 0.0 for verdict in GroundingJudge().judge_batch(pairs)]
+    p_by_weight: dict[float, list[float]] = {}
+    for weight in WEIGHTS:
+        both = zip(network_p, words_p, strict=True)
+        p_by_weight[weight] = [with_words(first, second, weight) for first, second in both]
+    best = max(WEIGHTS, key=lambda weight: _mean_auroc(rows, p_by_weight[weight]))
     labels = [row.label for row in rows]
-    temperature = heads.fit_temperature(by_weight[words], labels)
-    p = [calibrated(value, temperature) for value in by_weight[words]]
+    temperature = heads.fit_temperature(p_by_weight[best], labels)
+    p = [calibrated(value, temperature) for value in p_by_weight[best]]
     unsure = _band(p, labels, file.threshold)
-    return msgspec.structs.replace(file, words=words, temperature=temperature, unsure=unsure)
+    return msgspec.structs.replace(file, words=best, temperature=temperature, unsure=unsure)
 
 
 def _mean_auroc(rows: Sequence[Labelled], p: Sequence[float]) -> float:
@@ -57,12 +57,12 @@ def _mean_auroc(rows: Sequence[Labelled], p: Sequence[float]) -> float:
 
 
 def _band(p: Sequence[float], labels: Sequence[bool], threshold: float) -> float:
+    """The widest band around the threshold in which labels are hardly better than chance."""
     for width in _BANDS:
-        inside = [
-            (value >= threshold) == label
-            for value, label in zip(p, labels, strict=True)
-            if abs(value - threshold) < width
-        ]
-        if inside and sum(inside) / len(inside) <= _CHANCE:
+        are_right = []
+        for value, label in zip(p, labels, strict=True):
+            if abs(value - threshold) < width:
+                are_right.append((value >= threshold) == label)
+        if are_right and sum(are_right) / len(are_right) <= _CHANCE:
             return width
     return 0.0

@@ -9,6 +9,7 @@ loss   = BCE(pair) + weight * BCE(token), where the places of errors are known
 ```
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,13 +62,13 @@ class SpanModel(nn.Module):
         """
         words = self.encoder.get_input_embeddings()(input_ids)
         embedded = words + self.marks(marks)
-        states = self.encoder(
-            inputs_embeds=embedded, attention_mask=attention_mask
-        ).last_hidden_state.float()
+        output = self.encoder(inputs_embeds=embedded, attention_mask=attention_mask)
+        states = output.last_hidden_state.float()
         token_logits = self.token_head(states).squeeze(-1)
-        of_claim = claim_mask.unsqueeze(-1).to(states.dtype)
-        mean = (states * of_claim).sum(1) / of_claim.sum(1).clamp(min=1)
-        most = (states + (of_claim - 1) * 1e4).amax(1)
+        in_claim = claim_mask.unsqueeze(-1).to(states.dtype)  # 1 there, 0 elsewhere
+        mean = (states * in_claim).sum(1) / in_claim.sum(1).clamp(min=1)
+        # Other tokens are pushed far below, so that none of them is the greatest
+        most = (states + (in_claim - 1) * 1e4).amax(1)
         pooled = torch.cat([states[:, 0], mean, most], -1)
         logits = self.pair_head(gelu(self.pair_inner(pooled))).squeeze(-1)
         outputs = {"logits": logits, "token_logits": token_logits}
@@ -98,8 +99,9 @@ def open_span_model(
     if backend is None or None in map(backend.token_to_id, ("[CLS]", "[SEP]")):
         raise ConfigError(f"the tokenizer of {name!r} is not one of BERT's kind")
     torch.manual_seed(seed)
-    saved = Path(name) / WEIGHTS
-    is_judge = (Path(name) / distilled.FILE).is_file() and saved.is_file()
+    folder = Path(name)
+    saved = folder / WEIGHTS
+    is_judge = (folder / distilled.FILE).is_file() and saved.is_file()
     with opening(f"the encoder {name!r}"):
         if not is_judge:
             encoder = AutoModel.from_pretrained(name, **kwargs)
@@ -132,12 +134,14 @@ def span_rows(reader: SpanReader, rows: Sequence[Labelled]) -> list[dict[str, An
         if len(readings) > 1 and spans is None:
             continue
         for reading in readings:
+            start, end = reading.claim
             label = row.label
-            token_labels = [IGNORED] * (reading.claim[1] - reading.claim[0])
+            token_labels = [IGNORED] * (end - start)
             if spans is not None:
-                places = unsupported_tokens(reading, spans)
-                token_labels = list(map(float, places))
-                label = row.label if len(readings) == 1 else not any(places)
+                are_unsupported = unsupported_tokens(reading, spans)
+                token_labels = list(map(float, are_unsupported))
+                if len(readings) > 1:  # a part is false only if an error stands in it
+                    label = not any(are_unsupported)
             result.append(
                 {
                     "input_ids": reading.ids,
@@ -151,10 +155,13 @@ def span_rows(reader: SpanReader, rows: Sequence[Labelled]) -> list[dict[str, An
     return result
 
 
-def collate(rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-    """A batch of what `span_rows` gives, padded to its longest row."""
-    most = max(len(row["input_ids"]) for row in rows)
-    shape = len(rows), most
+def collate(
+    rows: Sequence[Mapping[str, Any]], pad_to_multiple_of: int | None = None
+) -> dict[str, torch.Tensor]:
+    """A batch of what `span_rows` gives, padded to its longest row, or to the next multiple."""
+    multiple = pad_to_multiple_of or 1
+    longest = max(len(row["input_ids"]) for row in rows)
+    shape = len(rows), math.ceil(longest / multiple) * multiple
     batch: dict[str, torch.Tensor] = {
         "input_ids": torch.zeros(shape, dtype=torch.long),
         "marks": torch.zeros(shape, dtype=torch.long),
@@ -178,10 +185,10 @@ def _token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Mean over the rows of each one's mean over its labelled tokens; unsupported tokens, which are
     rare, weigh three times as much.
     """
-    labelled = (labels != IGNORED).float()
-    truth = labels.clamp(min=0)
-    losses = binary_cross_entropy_with_logits(logits, truth, reduction="none")
-    weights = labelled * (1 + 2 * truth)
-    by_row = (losses * weights).sum(1) / weights.sum(1).clamp(min=1)
-    rows = (labelled.sum(1) > 0).float()
-    return (by_row * rows).sum() / rows.sum().clamp(min=1)
+    is_labelled = (labels != IGNORED).float()
+    is_unsupported = labels.clamp(min=0)
+    losses = binary_cross_entropy_with_logits(logits, is_unsupported, reduction="none")
+    weights = is_labelled * (1 + 2 * is_unsupported)
+    row_losses = (losses * weights).sum(1) / weights.sum(1).clamp(min=1)
+    row_counts = (is_labelled.sum(1) > 0).float()  # 0 for a row without a labelled token
+    return (row_losses * row_counts).sum() / row_counts.sum().clamp(min=1)

@@ -45,9 +45,8 @@ def hops_of(question: Mapping[str, Any]) -> list[ReasoningHop]:
     hops = []
     for subject, relation, answer in question.get("evidence_triples", ()):
         need = f"the {relation} of {subject}"
-        hops.append(
-            ReasoningHop(need, answer, subject, f"the {relation} of {subject} is {answer}.")
-        )
+        hop = ReasoningHop(need, answer, title=subject, fact=f"{need} is {answer}.")
+        hops.append(hop)
     return hops
 
 
@@ -68,11 +67,14 @@ def thought_pairs(
         following = hops[place + 1] if place + 1 < len(hops) else None
         distractors = near(passage, corpus, rng, rng.choice((1, 1, 2)))
         form = rng.choice(FORMS)
-        if rng.random() < 0.6 and normalize(hop.answer) in normalize(passage.text):
+        answer = normalize(hop.answer)
+        texts_without = " ".join(distractor.text for distractor in distractors)
+        if rng.random() < 0.6 and answer in normalize(passage.text):
             evidence = shown([passage, *distractors], form, rng)
             pairs = _after_success(hop, following, evidence, rng)
-        elif normalize(hop.answer) not in normalize(" ".join(p.text for p in distractors)):
-            pairs = _after_failure(hop, following, shown(distractors, form, rng), rng)
+        elif answer not in normalize(texts_without):
+            evidence = shown(distractors, form, rng)
+            pairs = _after_failure(hop, following, evidence, rng)
         else:
             continue
         for pair in pairs:
@@ -89,14 +91,11 @@ def _after_success(
     wrong = an_answer_unlike(hop.answer, hop.fact, evidence, rng)
     draw = rng.random()
     if wrong and draw < 0.5 and hop.answer in hop.fact:
-        before, _, after = hop.fact.rpartition(hop.answer)
-        thought = f"{_filled(template, before + wrong + after)} {goes_on}"
-        thought = thought.replace(hop.answer, wrong).strip()
+        thought = f"{_filled(template, _with_answer(hop, wrong))} {goes_on}"
+        thought = thought.replace(hop.answer, wrong).strip()  # also where it goes on
         yield PairRow(evidence, thought, False, "wrong_finding", _places(thought, wrong))
     elif draw < 0.8:
-        denial = _template("denies", rng).format(need=hop.need)
-        again = _template("searches_again", rng).format(need=hop.need)
-        thought = f"{denial} {again}".strip()
+        denial, thought = _denial(hop, rng)
         yield PairRow(evidence, thought, False, "denial", ((0, len(denial)),))
     else:
         thought = _template("ignores", rng).format(need=hop.need)
@@ -106,17 +105,29 @@ def _after_success(
 def _after_failure(
     hop: ReasoningHop, following: ReasoningHop | None, evidence: str, rng: random.Random
 ) -> Iterator[PairRow]:
-    denial = _template("denies", rng).format(need=hop.need)
-    again = _template("searches_again", rng).format(need=hop.need)
-    yield PairRow(evidence, f"{denial} {again}".strip(), True, "rightly_nothing", ())
+    _, denying_thought = _denial(hop, rng)
+    yield PairRow(evidence, denying_thought, True, "rightly_nothing", ())
     fact, answer = hop.fact, hop.answer
     wrong = an_answer_unlike(hop.answer, hop.fact, evidence, rng)
     if wrong and rng.random() < 0.5:
-        before, _, after = hop.fact.rpartition(hop.answer)
-        fact, answer = before + wrong + after, wrong
+        fact = _with_answer(hop, wrong)
+        answer = wrong
     claim = _filled(_template("states", rng), fact)
     thought = f"{claim} {_goes_on(hop, following, rng)}".strip()
     yield PairRow(evidence, thought, False, "claim", _places(thought, answer))
+
+
+def _denial(hop: ReasoningHop, rng: random.Random) -> tuple[str, str]:
+    """A sentence that says that nothing was found, and the thought that begins with it."""
+    denial = _template("denies", rng).format(need=hop.need)
+    again = _template("searches_again", rng).format(need=hop.need)
+    return denial, f"{denial} {again}".strip()
+
+
+def _with_answer(hop: ReasoningHop, answer: str) -> str:
+    """The hop's fact with another answer."""
+    before, _, after = hop.fact.rpartition(hop.answer)
+    return before + answer + after
 
 
 def _goes_on(hop: ReasoningHop, following: ReasoningHop | None, rng: random.Random) -> str:

@@ -142,8 +142,11 @@ class _Maker:
 
     def _split_thoughts(self, split: str, limit: int | None) -> list[_Thought]:
         """The thoughts of the expert's episodes about a split's questions."""
-        plans, _ = plan_all(load_tasks(QUESTIONS, split, limit), planner_for("world"))
-        corpus = [row for row in self.passages if split != "train" or row["split"] == "train"]
+        tasks = load_tasks(QUESTIONS, split, limit)
+        plans, _ = plan_all(tasks, planner_for("world"))
+        corpus = self.passages
+        if split == "train":  # no held-out passage is trained on
+            corpus = [row for row in self.passages if row["split"] == "train"]
         dialect = dialects.load(DIALECT)
         tool = LocalSearch.from_corpus(corpus, top_k=3)
         search = replace(tool, name=dialect.search_tool or "search")
@@ -198,9 +201,11 @@ class _FalseThoughts:
     def _name(self, thought: _Thought, rng: random.Random) -> str:
         """The thought with a wrong name of the right type, half of the time one of the evidence."""
         right = thought.hop.object
-        of_type = self.maker.names_of_type[self.maker.names.get(right, "")]
-        in_evidence = rng.random() < 0.5
-        names = self.maker.finder.find(thought.pair.premise) if in_evidence else of_type
+        type_ = self.maker.names.get(right, "")
+        of_type = self.maker.names_of_type[type_]
+        names: Iterable[str] = of_type
+        if rng.random() < 0.5:
+            names = self.maker.finder.find(thought.pair.premise)
         wrong = [name for name in self.maker.wrong_names(thought.hop, names) if name != right]
         if not wrong:
             wrong = [name for name in of_type if name != right]

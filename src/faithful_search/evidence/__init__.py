@@ -17,7 +17,15 @@ import msgspec
 
 from ..trajectory import Evidence, Step, ToolCall, Trajectory
 from .copies import any_copy, marked, texts_of, unframed
-from .phrases import COPY, LONGEST, Kind, kind_of, may_begin_a_note, only_confirms
+from .phrases import (
+    COPY,
+    LONGEST,
+    Kind,
+    is_a_word_for_nothing,
+    kind_of,
+    may_begin_a_note,
+    only_confirms,
+)
 
 __all__ = [
     "REPORTING",
@@ -45,6 +53,14 @@ _STATUS = ("status", "status_code", "statusCode", "http_status", "code")
 _NAMES = ("title", "name", "url", "link")
 _SAYS_WHY = ("error", "errors", "exception", "error_message", "errorMessage", "error message")
 _MESSAGE = ("message", "detail", "reason", "text", "content", "output", "result", "data")
+# Fields for all that a call returned, beside those for a message
+_RETURNED = frozenset(
+    (
+        *("", *_MESSAGE, "results", "answer", "response", "value", "stdout", "note", "observation"),
+        *("documents", "matches", "items", "hits", "found", "search_result", "search_results"),
+        *("snippet", "body", "summary", "warning", "suggestion", "spelling", "next_page"),
+    )
+)
 REPORTING = frozenset((*_STATUS, *_SAYS_WHY, "isError", "is_error", "success", "ok"))
 """Fields that may say that a call failed."""
 # Fields that say how a call went, not what was found.
@@ -70,7 +86,8 @@ def sifted(evidence: Iterable[Evidence], call: ToolCall | None) -> Sifted:
         if kind is None:
             parted.evidence.append(passage)
         else:
-            parted.notes.append("\n".join(filter(None, (passage.title, passage.text))))
+            words = filter(None, (passage.title, passage.text))
+            parted.notes.append("\n".join(words))
     return parted
 
 
@@ -94,13 +111,26 @@ def note_kind(passage: Evidence, texts: Sequence[str] = ()) -> Kind | None:
     if not _may_be_a_note(passage):
         return None
     if _is_raw(passage):
-        kinds = [_kind_of(text, texts) for text in _texts_in(passage.text)]
-        if None in kinds:
-            return None
-        nothing = not kinds or (kinds[0] == "echo" and _NOTHING.search(passage.text))
-        return "empty" if nothing else kinds[0]
-    text = marked(passage.text, texts) if len(passage.text) <= LONGEST else passage.text
+        return _kind_of_response(passage.text, texts)
+    if is_a_word_for_nothing(passage.text):  # a thing may be called "Nothing"
+        return None
+    text = passage.text
+    if len(text) <= LONGEST:
+        text = marked(text, texts)
     return kind_of(text, share=_OF_A_PAGE, first=1) if passage.title else kind_of(text)
+
+
+def _kind_of_response(response: str, texts: Sequence[str]) -> Kind | None:
+    """The kind of a text as the tool wrote it; of JSON, where all its fields are notes."""
+    kinds = [_kind_of(text, texts) for text in _texts_in(response)]
+    if None in kinds:
+        return None
+    if not kinds:
+        return "empty"
+    # {"query": "Rome", "results": []} repeats the call, and says that there is nothing
+    if kinds[0] == "echo" and _NOTHING.search(response):
+        return "empty"
+    return kinds[0]
 
 
 def supporting(step: Step) -> tuple[Evidence, ...]:
@@ -160,12 +190,18 @@ def failure_of(fields: Mapping[str, Any]) -> str | None:
     """
     if REPORTING.isdisjoint(fields):
         return None
-    why = next((fields[name] for name in _SAYS_WHY if fields.get(name)), None)
+    why = _first_filled(fields, _SAYS_WHY)
     if why is None and not is_marked_failed(fields):
         return None
-    if why in (None, True):
-        why = next((fields[name] for name in _MESSAGE if fields.get(name)), "failed")
-    return " ".join(_leaves(why)) or "failed"
+    if why in (None, True):  # that it failed, and no more
+        why = _first_filled(fields, _MESSAGE)
+    words = [text for _, text in _leaves(why)]
+    return " ".join(words) or "failed"
+
+
+def _first_filled(fields: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """The value of the first of these fields that holds something; `None`: none does."""
+    return next((fields[name] for name in names if fields.get(name)), None)
 
 
 def is_marked_failed(fields: Mapping[str, Any]) -> bool:
@@ -182,16 +218,19 @@ def is_marked_failed(fields: Mapping[str, Any]) -> bool:
 
 
 def _says_failed(status: Any) -> bool:
+    if isinstance(status, str) and status.isdecimal():
+        status = int(status[:9])  # Python reads no number of thousands of digits
     if isinstance(status, str):
-        return status.lower() in _FAILED or (status.isdecimal() and _says_failed(int(status[:9])))
+        return status.lower() in _FAILED
     return isinstance(status, int) and not isinstance(status, bool) and 400 <= status < 600
 
 
 def _may_be_a_note(passage: Evidence) -> bool:
     """Whether a look at the words is worth while. A quick one: most passages say something."""
+    length = len(passage.text)
     if passage.title:
-        return len(passage.text) <= _SNIPPET and may_begin_a_note(passage.text)
-    return len(passage.text) <= (LONGEST if passage.url else _LONGEST_ECHO)
+        return length <= _SNIPPET and may_begin_a_note(passage.text)
+    return length <= (LONGEST if passage.url else _LONGEST_ECHO)
 
 
 def _is_raw(passage: Evidence) -> bool:
@@ -201,10 +240,10 @@ def _is_raw(passage: Evidence) -> bool:
 
 def _kind_of(text: str, texts: Sequence[str]) -> Kind | None:
     """The kind of a text that a tool wrote."""
-    rest_of_text = marked(text, texts)
-    if COPY in rest_of_text and only_confirms(rest_of_text):
+    text = marked(text, texts)
+    if COPY in text and only_confirms(text):
         return "echo"
-    return kind_of(rest_of_text)
+    return kind_of(text)
 
 
 def _without_copies(passage: Evidence, texts: Sequence[str]) -> Evidence:
@@ -214,20 +253,32 @@ def _without_copies(passage: Evidence, texts: Sequence[str]) -> Evidence:
     title = unframed(passage.title, texts, alone=False)
     if text == passage.text and title == passage.title:
         return passage
-    text, title = text.replace(COPY, _ELLIPSIS), title.replace(COPY, _ELLIPSIS)
-    return msgspec.structs.replace(passage, text=text, title=title)
+    return msgspec.structs.replace(
+        passage,
+        text=text.replace(COPY, _ELLIPSIS),
+        title=title.replace(COPY, _ELLIPSIS),
+    )
 
 
 def _texts_in(text: str) -> list[str]:
-    """The texts in a response: of JSON those in its fields, of any other the whole."""
+    """The texts in a response: of JSON those in its fields, of any other the whole. A thing that is
+    called "Nothing" stands behind the name of its field.
+    """
+    leaves = [("", text)]
     if text.lstrip()[:1] in ("{", "["):
         with suppress(ValueError, RecursionError):
-            return list(_leaves(json.loads(text)))
-    return [text]
+            leaves = list(_leaves(json.loads(text)))
+    texts = []
+    holds_nothing = _NOTHING.search(text) is not None
+    for name, leaf in leaves:
+        may_name_a_thing = name not in _RETURNED and not holds_nothing
+        names_a_thing = may_name_a_thing and is_a_word_for_nothing(leaf)
+        texts.append(f"{name}: {leaf}" if names_a_thing else leaf)
+    return texts
 
 
-def _leaves(value: Any, name: str = "", depth: int = 0) -> Iterator[str]:
-    """What the fields of JSON say; a number of none says nothing."""
+def _leaves(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
+    """What the fields of JSON say, with their names; a number of none says nothing."""
     if isinstance(value, Mapping) and depth < _DEEPEST:
         for key, entry in value.items():
             yield from _leaves(entry, str(key), depth + 1)
@@ -235,4 +286,4 @@ def _leaves(value: Any, name: str = "", depth: int = 0) -> Iterator[str]:
         for entry in value:
             yield from _leaves(entry, name, depth + 1)
     elif name not in _REPORTS and value not in (None, 0) and str(value).strip():
-        yield str(value)
+        yield name, str(value)

@@ -20,7 +20,10 @@ LONGEST = 1_500
 
 _KINDS: tuple[Kind, ...] = ("empty", "wall", "error")
 _OPENING_QUOTES = "\"'`\u2018\u201c\u201e\u00ab\u300c\u300e"
-_BEFORE = r"[\W_]{0,12}"  # bullets, brackets and warning signs before the first word
+# Bullets, brackets and warning signs before the first word, or the tool's name in brackets
+_TOOL = r"\[(?:[\w-]{1,40}\]:?|[\w -]{1,60}\]:)"
+_BEFORE = rf"(?:[\W_]{{0,12}}|{_TOOL}\s{{0,2}})"
+_BARE = re.compile(r"\W{0,12}+(?:none|null|nothing)\W{0,12}+", re.IGNORECASE)
 _PART = re.compile(r"\{([A-Z]+)\}")
 _SECTION = re.compile(r"\[([a-z]+)\]")
 _SENTENCE_END = re.compile(
@@ -83,6 +86,13 @@ def kind_of(text: str, share: float = 0.5, first: int = 3) -> Kind | None:
         if _phrase(sentence) or _begins("advice").match(sentence):
             words_of_notes += length
     return kind if words_of_notes >= share * words else None
+
+
+def is_a_word_for_nothing(text: str) -> bool:
+    """Whether a text is "None", "null" or "Nothing" and no more: of a tool a note, but in a field
+    or on a page with a name it may be one itself, a song's for example.
+    """
+    return _BARE.fullmatch(text) is not None
 
 
 def may_begin_a_note(text: str) -> bool:

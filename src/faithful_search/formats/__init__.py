@@ -16,7 +16,7 @@ import msgspec
 from .. import columns, loose_json
 from ..errors import DataError
 from ..trajectory import Step, Trajectory
-from .base import Chat, Format, mapping
+from .base import Chat, Format, mapping, mappings
 from .chat import TAGLIKE
 from .messages import is_chat
 
@@ -34,6 +34,8 @@ __all__ = [
 ]
 _TAGS = re.compile(r"</[A-Za-z_]{2,30}>|<\|[a-z_]{2,40}\|>")
 _STEP = frozenset(Step.__struct_fields__)
+_TRAJECTORY = frozenset(Trajectory.__struct_fields__)
+_ENDED = frozenset(("stop_reason", "dialect"))  # fields of each trajectory that is written
 
 
 class Content(NamedTuple):
@@ -56,7 +58,8 @@ def formats() -> dict[str, Format]:
         module = import_module(f".{file_name}", __name__)
         if hasattr(module, "FORMAT"):
             by_name[file_name] = module.FORMAT
-    return dict(sorted(by_name.items(), key=lambda item: item[1].generality))
+    names = sorted(by_name, key=lambda name: by_name[name].generality)
+    return {name: by_name[name] for name in names}
 
 
 def content(row: Any, column: str | None = None, as_written: bool = False) -> Content:
@@ -90,22 +93,16 @@ def content(row: Any, column: str | None = None, as_written: bool = False) -> Co
         value = _understood(row[name], as_written)
         if value is not None:
             return Content(_with_prompt(value, name, row), name)
-    others = [Content(record, name) for name, record in _records(row, as_written)]
-    if len(others) == 1:
-        return others[0]
-    tagged = [
-        Content(value, name)
-        for name, value in row.items()
-        if isinstance(value, str) and _TAGS.search(value)
-    ]
-    if len(tagged) == 1:
-        return tagged[0]
+    for columns_read in (_records(row, as_written), _tagged_texts(row)):
+        contents = list(columns_read)
+        if len(contents) == 1:
+            return contents[0]
     has = ", ".join(map(str, row)) or "nothing"
     otherwise = _nearest(row) or "It is no record of a known format either (docs/dialects.md)"
     raise DataError(f"no column with messages or text; it has: {has}. {otherwise}")
 
 
-def _records(row: Mapping[str, Any], as_written: bool) -> Iterator[tuple[str, Trajectory | Chat]]:
+def _records(row: Mapping[str, Any], as_written: bool) -> Iterator[Content]:
     """The columns that hold a record in a known format, or the JSON of one."""
     for name, value in row.items():
         if not isinstance(value, str):
@@ -114,8 +111,15 @@ def _records(row: Mapping[str, Any], as_written: bool) -> Iterator[tuple[str, Tr
             continue
         else:
             record = decode(value) or read(value)
-        if record is not None and not isinstance(record, str):
-            yield str(name), record
+        if record is not None:
+            yield Content(record, str(name))
+
+
+def _tagged_texts(row: Mapping[str, Any]) -> Iterator[Content]:
+    """The columns that hold a text with tags."""
+    for name, value in row.items():
+        if isinstance(value, str) and _TAGS.search(value):
+            yield Content(value, name)
 
 
 def _in_column(row: Any, column: str, as_written: bool) -> Content:
@@ -171,9 +175,9 @@ def _with_prompt(
 def _is_ours(row: Any) -> bool:
     """Whether these are the fields of a `Trajectory`: others have columns named `steps`, too."""
     row = mapping(row)
-    steps = row.get("steps")
     if "steps" not in row:  # nothing is written of an episode that ended before its first step
-        return {"stop_reason", "dialect"} <= row.keys() <= {*Trajectory.__struct_fields__}
+        return _ENDED <= row.keys() <= _TRAJECTORY
+    steps = row["steps"]
     if not isinstance(steps, list):
         return False
     if not all(isinstance(step, dict) and step.keys() <= _STEP for step in steps):
@@ -183,7 +187,7 @@ def _is_ours(row: Any) -> bool:
 
 def _stored(row: Mapping[str, Any]) -> Trajectory:
     """The trajectory whose fields these are; other columns beside them are left out."""
-    fields = {name: value for name, value in row.items() if name in Trajectory.__struct_fields__}
+    fields = {name: value for name, value in row.items() if name in _TRAJECTORY}
     try:
         with suppress(msgspec.ValidationError):
             return msgspec.convert(fields, Trajectory)
@@ -195,9 +199,9 @@ def _stored(row: Mapping[str, Any]) -> Trajectory:
 
 def _without_none(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _without_none(item) for name, item in value.items() if item is not None}
+        return {name: _without_none(entry) for name, entry in value.items() if entry is not None}
     if isinstance(value, list):
-        return [_without_none(item) for item in value]
+        return [_without_none(entry) for entry in value]
     return value
 
 
@@ -215,11 +219,11 @@ def read(value: Any) -> Chat | None:
         return None
     if is_chat(value):
         return formats()["react"].read(value) or Chat(list(value))
-    stated = states_an_episode(value)
-    for each in formats().values():
-        if each.generality and stated:
+    is_stated = states_an_episode(value)
+    for candidate in formats().values():
+        if candidate.generality and is_stated:
             continue
-        chat = _as(each, value)
+        chat = _as(candidate, value)
         if chat is not None:
             return chat
     # An object with `messages` may have more to say in one of the formats.
@@ -240,16 +244,16 @@ def states_an_episode(row: Any) -> bool:
     return any(isinstance(text, str) and TAGLIKE.search(text) is not None for text in texts)
 
 
-def _as(each: Format, value: Any) -> Chat | None:
-    """The conversation in a value that is of this format."""
-    chat = each.read(value)
+def _as(candidate: Format, value: Any) -> Chat | None:
+    """The conversation in a value, where that is of this format."""
+    chat = candidate.read(value)
     if chat is None or not is_chat(chat.messages):
         return None
     lines = mapping(value).get("lines")
     if isinstance(lines, list):
         broken = sum(not isinstance(line, dict) for line in lines)
         chat.left_out["lines that are no JSON objects"] = broken
-    return replace(chat, format=each.what)
+    return replace(chat, format=candidate.what)
 
 
 def decode(text: str) -> Chat | None:
@@ -269,8 +273,8 @@ def group(value: Any) -> str | None:
     """
     if states_an_episode(value):
         return None
-    for name, each in formats().items():
-        key = each.group(value)
+    for name, candidate in formats().items():
+        key = candidate.group(value)
         if key is not None:
             return f"{name} {key}"
     return None
@@ -278,12 +282,14 @@ def group(value: Any) -> str | None:
 
 def refusal(value: Any) -> str:
     """What a value that no format reads looks like, and what to do."""
-    items = value if isinstance(value, list | tuple) else [value]
-    no_messages = [number for number, item in enumerate(items) if not is_chat([item])]
-    if 0 < len(no_messages) < len(items):  # the others are messages
-        number = no_messages[0]
-        return f"message {number} is not a mapping with a role: {str(items[number])[:80]!r}"
-    fields: Mapping[str, Any] = next((item for item in items if isinstance(item, Mapping)), {})
+    entries = value if isinstance(value, list | tuple) else [value]
+    not_messages = [number for number, entry in enumerate(entries) if not is_chat([entry])]
+    some_are_messages = len(not_messages) < len(entries)
+    if not_messages and some_are_messages:
+        number = not_messages[0]
+        return f"message {number} is not a mapping with a role: {str(entries[number])[:80]!r}"
+    objects = mappings(entries)
+    fields = objects[0] if objects else {}
     nearest = _nearest(fields)
     if nearest is not None:
         return nearest
@@ -298,15 +304,21 @@ def refusal(value: Any) -> str:
 
 def _nearest(fields: Mapping[str, Any]) -> str | None:
     """Which format's record this resembles, or what lies in one of its columns."""
-    objects: list[tuple[str, Mapping[str, Any]]] = [("it ", fields)]
+    records: dict[str, Mapping[str, Any]] = {"it": fields}
     for name, value in fields.items():
-        inner = value[0] if isinstance(value, list) and value else value
-        if isinstance(inner, Mapping):
-            objects.append((f"what is in {name!r} ", inner))
-    for place, record in objects:
-        best = max(formats().values(), key=lambda each: len(each.marks & record.keys()))
-        shared = best.marks & record.keys()
+        record = value[0] if isinstance(value, list) and value else value
+        if isinstance(record, Mapping):
+            records[f"what is in {name!r}"] = record
+    for place, record in records.items():
+        nearest = _most_alike(record)
+        shared = nearest.marks & record.keys()
         if shared:
             has = ", ".join(sorted(shared))
-            return f"{place}looks like {best.what} (it has {has}), but cannot be read: {best.needs}"
+            like = f"looks like {nearest.what} (it has {has})"
+            return f"{place} {like}, but cannot be read: {nearest.needs}"
     return None
+
+
+def _most_alike(record: Mapping[str, Any]) -> Format:
+    """The format most of whose marks a record has."""
+    return max(formats().values(), key=lambda candidate: len(candidate.marks & record.keys()))

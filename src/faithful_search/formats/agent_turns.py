@@ -29,7 +29,9 @@ def as_turns(chat: Iterable[Message], paired: bool = False) -> Iterator[Message]
             turn = []
             yield message
             continue
-        if paired and turn and _stand_apart(turn[-1], message):
+        if turn and (
+            _are_of_two(turn[-1], message) or (paired and _stand_apart(turn[-1], message))
+        ):
             yield joined(turn)
             turn = []
         turn.append(message)
@@ -67,6 +69,7 @@ def joined(messages: Sequence[Message]) -> Message:
         apart += message.apart or (message,)
     return Message(
         role=messages[0].role,
+        name=messages[-1].name if messages[-1].role == "assistant" else "",
         content="\n".join(contents),
         citations=tuple(citations),
         thought="\n".join(thoughts),
@@ -92,6 +95,13 @@ def split_behind_calls(turn: Message) -> tuple[Message, Message | None]:
     if not any(part.content.strip() for part in behind):
         return turn, None
     return joined(parts[:end]), joined(behind)
+
+
+def _are_of_two(message: Message, follower: Message) -> bool:
+    """Whether two agents with names of their own said these messages, both in words alone."""
+    names = {message.name, follower.name}
+    has_calls = bool(message.calls or follower.calls)
+    return len(names) > 1 and "" not in names and not has_calls
 
 
 def _stand_apart(message: Message, follower: Message) -> bool:

@@ -37,16 +37,18 @@ def read(value: Any) -> Chat | None:
     if not isinstance(value, Mapping):
         return None
     for response in _responses(value):
-        reply, others = _reply(response)
+        reply, further_answers = _reply(response)
         if reply is None:
             continue
-        asked = _asked(value)
-        if "messages" in value and _holds(asked, reply):
+        prompt = _asked(value)
+        if "messages" in value and _holds(prompt, reply):
             return None  # a log of a whole conversation, such as inspect_ai's
         beside_reply = searched_beside(reply, "", 0)  # is read with the message
-        searched = [] if beside_reply else _searched(response, asked)
+        searched = [] if beside_reply else _searched(response, prompt)
         name = text(value.get("custom_id")) or text(response.get("id")) or ""
-        return Chat([*asked, *searched, reply], id=name, left_out={"further answers": others})
+        return Chat(
+            [*prompt, *searched, reply], id=name, left_out={"further answers": further_answers}
+        )
     return None
 
 
@@ -62,7 +64,8 @@ def _responses(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 def _reply(response: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, int]:
     """The message of an answer, and how many further ones there are."""
-    choices = mappings(response, "choices")
+    # The choice with the index 0 counts; it may not stand first.
+    choices = sorted(mappings(response, "choices"), key=lambda choice: choice.get("index") != 0)
     messages = [mapping(choice, "message") for choice in choices]
     if messages and is_chat(messages[:1]):
         return messages[0], len(messages) - 1
@@ -78,9 +81,12 @@ def _holds(messages: Messages, reply: Mapping[str, Any]) -> bool:
     """Whether the messages end with the reply, or have one with its id, perhaps edited since. An
     agent may have said the same earlier.
     """
+    if messages[-1:] == [reply]:
+        return True
     identity = reply.get("id")
-    identities = [message.get("id") for message in messages if isinstance(message, Mapping)]
-    return messages[-1:] == [reply] or (identity is not None and identity in identities)
+    if identity is None:
+        return False
+    return any(mapping(message).get("id") == identity for message in messages)
 
 
 def _asked(value: Mapping[str, Any]) -> Messages:
@@ -88,17 +94,21 @@ def _asked(value: Mapping[str, Any]) -> Messages:
     requests = [mapping(value, name) for name in _REQUESTS]
     for request in (*requests, value):
         messages = request.get("messages")
-        if isinstance(messages, list) and is_chat(messages):
-            system = [request[name] for name in _SYSTEM if request.get(name)]
-            return [*({"role": "system", "content": content} for content in system), *messages]
+        if not isinstance(messages, list) or not is_chat(messages):
+            continue
+        prompts: Messages = []
+        for name in _SYSTEM:
+            if request.get(name):
+                prompts.append({"role": "system", "content": request[name]})
+        return [*prompts, *messages]
     return []
 
 
-def _searched(response: Mapping[str, Any], asked: Messages) -> Messages:
+def _searched(response: Mapping[str, Any], prompt: Messages) -> Messages:
     """The search that the API made itself, as a call with its results; none where it made none."""
     if not searched_beside(response, "", 0):
         return []
-    question = asked_at_the_end(asked)
+    question = asked_at_the_end(prompt)
     return searched_beside(response, question.question, 0, question.returned)
 
 

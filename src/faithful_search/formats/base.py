@@ -65,11 +65,11 @@ def mappings(value: Any, name: str | None = None, pure: bool = False) -> list[Ma
     """The mappings in a list, or in the list under `name`; with `pure` none where the list holds
     anything else.
     """
-    items = value if name is None else mapping(value).get(name)
-    if not isinstance(items, list | tuple):
+    entries = value if name is None else mapping(value).get(name)
+    if not isinstance(entries, list | tuple):
         return []
-    objects = [item for item in items if isinstance(item, (dict, Mapping))]
-    return [] if pure and len(objects) < len(items) else objects
+    objects = [entry for entry in entries if isinstance(entry, (dict, Mapping))]
+    return [] if pure and len(objects) < len(entries) else objects
 
 
 def mapping(value: Any, *names: str) -> Mapping[str, Any]:

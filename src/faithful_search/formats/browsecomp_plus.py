@@ -10,29 +10,30 @@ _KINDS = frozenset(("reasoning", "tool_call", "output_text"))
 
 
 def read(value: Any) -> Chat | None:
-    """A run: each item of `result` has a type, and what it says in `output`."""
-    items = mappings(value, "result", pure=True)
-    if not items or not all(_is_item(item) for item in items):
+    """A run: each entry of `result` has a type, and what it says in `output`."""
+    events = mappings(value, "result", pure=True)
+    if not events or not all(map(_is_event, events)):
         return None
     messages: Messages = []
-    for number, item in enumerate(items):
-        messages += _messages(item, str(number))
+    for number, event in enumerate(events):
+        messages += _messages(event, str(number))
     return Chat(messages, id=str(mapping(value).get("query_id") or ""))
 
 
-def _is_item(item: Mapping[str, Any]) -> bool:
-    return item.get("type") in _KINDS and "output" in item
+def _is_event(event: Mapping[str, Any]) -> bool:
+    return event.get("type") in _KINDS and "output" in event
 
 
-def _messages(item: Mapping[str, Any], identity: str) -> Messages:
-    output = item["output"]
+def _messages(event: Mapping[str, Any], identity: str) -> Messages:
+    """A thought or a text as a message; a call as two, with what it returned."""
+    output = event["output"]
     if isinstance(output, list):
         output = "\n".join(part if isinstance(part, str) else as_json(part) for part in output)
-    if item["type"] == "reasoning":
+    if event["type"] == "reasoning":
         return [{"role": "assistant", "content": "", "reasoning_content": output}]
-    if item["type"] == "output_text":
+    if event["type"] == "output_text":
         return [{"role": "assistant", "content": output}]
-    function = {"name": item.get("tool_name"), "arguments": item.get("arguments")}
+    function = {"name": event.get("tool_name"), "arguments": event.get("arguments")}
     call = {"id": identity, "type": "function", "function": function}
     return [
         {"role": "assistant", "content": "", "tool_calls": [call]},

@@ -28,6 +28,7 @@ _LITERALS = {"True": True, "False": False, "None": None}
 _NAMES = ("name", "tool_name", "function_name", "function")
 _ARGUMENTS = ("arguments", "parameters", "args")
 _CALL_FIELDS = frozenset((*_NAMES, *_ARGUMENTS, "id", "type", "tool_call_id"))
+_BLANKS = re.compile(r"\s*+")
 _ATTRIBUTE = re.compile(r'([\w-]{1,60})="([^"<>\n]{0,1000})"')
 _TAG = re.compile(r"<([A-Za-z_][\w-]{0,60})>")
 _MCP_NAME = re.compile(r"<tool_name>([^<>]{1,200})</tool_name>")
@@ -35,6 +36,7 @@ _MCP_ARGUMENTS = re.compile(r"<arguments>((?:(?!</arguments>).)*+)", re.DOTALL)
 _GEMMA_KEY = re.compile(r"([{,]\s*+|\A\s*+)([\w.-]{1,100})\s*+:")
 _PYTHON_CALL = re.compile(r"\s{0,40}+,?\s{0,40}+([A-Za-z_][\w.-]{0,100})\(")
 _PYTHON_KEY = re.compile(r"\s{0,40}+,?\s{0,40}+([\w-]{1,100})\s{0,40}+=\s{0,40}+")
+_PYTHON_LIST = re.compile(r"\s{0,40}+\[(?=[A-Za-z_][\w.-]{0,100}\([\w-]{1,100}\s{0,9}=)")
 _PYTHON_CLOSE = re.compile(r"\s{0,40}+\)")
 # What ends a value: a comma before the next keyword, or the bracket that closes the call.
 _PYTHON_NEXT = re.compile(
@@ -62,7 +64,7 @@ def as_call(name: str, arguments: Any, identity: str = "") -> dict[str, Any]:
     """A call of this name, in the form of `blocks.call`. `arguments` are a mapping, or JSON as it was
     written.
     """
-    name = html.unescape(name.strip()).removeprefix("functions.")
+    name = html.unescape(name.strip().strip("\"'")).removeprefix("functions.")
     return {"id": identity, "name": name, "arguments": arguments}
 
 
@@ -84,10 +86,32 @@ def json_calls(head: re.Match[str], inner: str) -> Calls:
     return calls_in_json(inner)
 
 
+def several_json_calls(head: re.Match[str], inner: str) -> Calls:
+    """Calls that are JSON, one behind the other."""
+    calls: Calls = []
+    place = _BLANKS.match(inner).end()  # type: ignore[union-attr]  # an empty string matches, too
+    while (end := json_end(inner, place)) > place:
+        calls += calls_in_json(inner[place:end])
+        place = _BLANKS.match(inner, end).end()  # type: ignore[union-attr]
+    return calls if place == len(inner) else []
+
+
+def calls_by_name(head: re.Match[str], inner: str) -> Calls:
+    """Calls as a list of objects that each have the arguments under the tool's name."""
+    try:
+        value, _ = loose_json.decode_start(inner.strip())
+    except DataError:
+        return []
+    calls: Calls = []
+    for entry in value if isinstance(value, list) else [value]:
+        calls += [as_call(name, arguments) for name, arguments in mapping(entry).items()]
+    return calls
+
+
 def calls_in_json(text: str, strict: bool = False) -> Calls:
     """The calls in a JSON object or a list of such; none if one of them is no call.
 
-    With `strict` an object that has other fields than a call's is none.
+    With `strict` an object that has other fields than a call's is none, nor is a tool's schema.
     """
     try:
         value, _ = loose_json.decode_start(text.strip())
@@ -99,11 +123,45 @@ def calls_in_json(text: str, strict: bool = False) -> Calls:
         inner = mapping(fields, "function") or fields
         name, arguments = first(inner, _NAMES), first(inner, _ARGUMENTS)
         only_a_call = fields.keys() <= _CALL_FIELDS and isinstance(arguments, Mapping | str)
+        only_a_call = only_a_call and not _is_schema(arguments)
         if not isinstance(name, str) or (strict and not only_a_call):
             return []
         identity = first(fields, ("id", "tool_call_id"))
         calls.append(as_call(name, arguments, identity if isinstance(identity, str) else ""))
     return calls
+
+
+def _is_schema(arguments: Any) -> bool:
+    """Whether this says what arguments a tool takes, and is none of them."""
+    fields = arguments if isinstance(arguments, Mapping) else {}
+    return fields.get("type") == "object" and (len(fields) == 1 or "properties" in fields)
+
+
+def call_in(value: Any) -> tuple[str, dict[str, Any]] | None:
+    """The name and the arguments of the one call that a value of JSON is; `None` where it is none,
+    or several.
+
+    It may be all that a list holds, and its fields may have any of the usual names. Arguments may
+    be the JSON of an object, or stand beside the name.
+
+    Example:
+        >>> call_in({"function": {"name": "search", "parameters": '{"query": "Ada"}'}})
+        ('search', {'query': 'Ada'})
+    """
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    fields = mapping(value, "function") or mapping(value)
+    name, arguments = first(fields, (*_NAMES, "tool")), first(fields, (*_ARGUMENTS, "input"))
+    if arguments is None:
+        beside = fields.keys() - _CALL_FIELDS - {"tool", "input"}
+        arguments = {key: entry for key, entry in fields.items() if key in beside}
+    for _ in range(2):  # some servers encode them twice
+        if isinstance(arguments, str):
+            with suppress(DataError):
+                arguments = loose_json.decode(arguments)
+    if not isinstance(name, str) or not name or not isinstance(arguments, dict):
+        return None
+    return name, arguments
 
 
 def tagged_arguments(field: ArgumentForm) -> Read:
@@ -138,7 +196,7 @@ def _pairs(field: ArgumentForm, inner: str) -> Iterator[tuple[str, Any]]:
         else:
             next_head = field.head.search(inner, head.end())
             value_end = place = next_head.start() if next_head else len(inner)
-        key = html.unescape(head["key"].strip())
+        key = html.unescape(head["key"].strip().strip("\"'"))
         kind = head.groupdict().get("type")
         yield key, _value(key, inner[head.end() : value_end], kind, field.exact)
 
@@ -226,6 +284,19 @@ def python_calls(head: re.Match[str], inner: str) -> Calls:
     return calls if not text[place:].strip() else []
 
 
+def calls_in_python(text: str) -> Calls:
+    """The calls in a list that a model wrote as Python does; none where one has no arguments, as a
+    list in an answer may look like that.
+
+    Example:
+        >>> calls_in_python('[search(query="Ada")]')[0]["arguments"]
+        {'query': 'Ada'}
+    """
+    opening = _PYTHON_LIST.match(text)
+    calls = python_calls(opening, text[opening.end() :]) if opening else []
+    return calls if all(call["arguments"] for call in calls) else []
+
+
 def _python_end(text: str, begin: int) -> int | None:
     """Where the value that begins at `begin` ends: before the next argument or the end of the call,
     and after its own closing quote or bracket. `None`: it does not end.
@@ -257,7 +328,7 @@ def _python_value(text: str) -> Any:
 
 def gemma_arguments(head: re.Match[str], inner: str) -> Calls:
     """A call whose arguments are JSON without quotes around keys, and with tokens around texts."""
-    return [as_call(head["name"], gemma_json(inner))]
+    return [as_call(head["name"], gemma_json(inner.replace("<escape>", '<|"|>')))]
 
 
 def gemma_json(text: str) -> str:

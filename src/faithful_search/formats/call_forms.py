@@ -11,16 +11,22 @@ from .call_arguments import (
     ArgumentForm,
     Read,
     by_attributes,
+    calls_by_name,
     gemma_arguments,
     json_arguments,
     json_calls,
     mcp_call,
     python_calls,
+    several_json_calls,
     single_argument,
     tagged_arguments,
 )
 
 _QUOTED_NAME = r'name="(?P<name>[^"<>\n]{1,200})"'
+# What may stand behind an opening: a JSON value, a list, a tool's name
+_VALUE = r"\s*+(?=[\[{])"
+_LIST = r"\s*+(?=\[)"
+_NAME = r"(?P<name>[\w.-]{1,100})"
 
 
 @dataclass(frozen=True)
@@ -45,12 +51,39 @@ class Form:
     plain: bool = True
 
 
+def _between(
+    models: str,
+    opening: str,
+    closing: str | None,
+    read: Read,
+    follows: str = "",
+    plain: bool = False,
+) -> Form:
+    """A form of calls between two literals; the opening one is the sign. `follows` is the pattern
+    of what stands behind that.
+    """
+    return Form(
+        models=models,
+        sign=opening,
+        head=re.compile(re.escape(opening) + follows),
+        tail=None if closing is None else re.compile(re.escape(closing)),
+        read=read,
+        plain=plain,
+    )
+
+
+def _json_in_tags(models: str, tag: str) -> Form:
+    """A form of calls that are JSON between two tags of this name."""
+    return _between(models, f"<{tag}>", f"</{tag}>", several_json_calls, follows=_VALUE, plain=True)
+
+
 FORMS: tuple[Form, ...] = (
     Form(
         models="Kimi K2",
         sign="<|tool_call_begin|>",
         head=re.compile(
-            r"<\|tool_call_begin\|>\s*+(?P<id>(?:functions\.)?(?P<name>[\w.-]{1,100}?)(?::\d{1,9})?)"
+            r"<\|tool_call_begin\|>\s*+"
+            r"(?P<id>(?:functions\.)?(?P<name>[\w.-]{1,100}?)(?::\d{1,9})?)"
             r"\s*+<\|tool_call_argument_begin\|>"
         ),
         tail=re.compile(r"<\|tool_call_end\|>"),
@@ -68,7 +101,8 @@ FORMS: tuple[Form, ...] = (
         models="Kimi K3",
         sign="<|open|>call",
         head=re.compile(
-            r'<\|open\|>call (?:index="\d{1,9}" )?tool="(?P<name>[^"<>\n]{1,200})"[^<>\n]{0,60}+<\|sep\|>'
+            r'<\|open\|>call (?:index="\d{1,9}" )?tool="(?P<name>[^"<>\n]{1,200})"'
+            r"[^<>\n]{0,60}+<\|sep\|>"
         ),
         tail=re.compile(r"<\|close\|>call<\|sep\|>"),
         read=tagged_arguments(
@@ -150,7 +184,8 @@ FORMS: tuple[Form, ...] = (
     Form(
         models="Qwen3-Coder, Qwen3.5, Nemotron 3, Seed-OSS",
         sign="<function=",
-        head=re.compile(r"<function=(?P<name>[^<>\s]{1,200})>"),
+        # Llama 3.1 leaves the bracket out
+        head=re.compile(r"<function=(?P<name>[^<>\s{]{1,200}+)(?:>|(?=\{))"),
         tail=re.compile(r"</function>|(?=</tool_call>)"),
         read=tagged_arguments(
             ArgumentForm(
@@ -171,28 +206,24 @@ FORMS: tuple[Form, ...] = (
             )
         ),
     ),
-    Form(
-        models="MiroThinker, and all that write `<use_mcp_tool>`",
-        sign="<use_mcp_tool>",
-        head=re.compile(r"<use_mcp_tool>"),
-        tail=re.compile(r"</use_mcp_tool>"),
-        read=mcp_call,
+    _between(
+        "MiroThinker, and all that write `<use_mcp_tool>`",
+        "<use_mcp_tool>",
+        "</use_mcp_tool>",
+        mcp_call,
+        plain=True,
     ),
-    Form(
-        models="Search-o1, WebThinker",
-        sign="<|begin_search_query|>",
-        head=re.compile(r"<\|begin_search_query\|>"),
-        tail=re.compile(r"<\|end_search_query\|>"),
-        read=single_argument("search", "query"),
-        plain=False,
+    _between(
+        "Search-o1, WebThinker",
+        "<|begin_search_query|>",
+        "<|end_search_query|>",
+        single_argument("search", "query"),
     ),
-    Form(
-        models="WebThinker, its links",
-        sign="<|begin_click_link|>",
-        head=re.compile(r"<\|begin_click_link\|>"),
-        tail=re.compile(r"<\|end_click_link\|>"),
-        read=single_argument("click_link", "url"),
-        plain=False,
+    _between(
+        "WebThinker, its links",
+        "<|begin_click_link|>",
+        "<|end_click_link|>",
+        single_argument("click_link", "url"),
     ),
     Form(
         models="DR Tulu",
@@ -208,14 +239,7 @@ FORMS: tuple[Form, ...] = (
         tail=re.compile(r"</TOOL_?CALLS?>"),
         read=json_calls,
     ),
-    Form(
-        models="Llama 3",
-        sign="<|python_tag|>",
-        head=re.compile(r"<\|python_tag\|>\s*+(?=[\[{])"),
-        tail=None,
-        read=json_calls,
-        plain=False,
-    ),
+    _between("Llama 3", "<|python_tag|>", None, json_calls, follows=_VALUE),
     Form(
         models="Llama 3, its own tools",
         sign="<|python_tag|>",
@@ -224,30 +248,36 @@ FORMS: tuple[Form, ...] = (
         read=python_calls,
         plain=False,
     ),
-    Form(
-        models="Gemma 4",
-        sign="<|tool_call>call:",
-        head=re.compile(r"<\|tool_call>call:(?P<name>[\w.-]{1,100})"),
-        tail=re.compile(r"<tool_call\|>"),
-        read=gemma_arguments,
-        plain=False,
+    _between("Gemma 4", "<|tool_call>call:", "<tool_call|>", gemma_arguments, follows=_NAME),
+    _between("Llama 4", "<|python_start|>", "<|python_end|>", python_calls, follows=_LIST),
+    _between(
+        "FunctionGemma",
+        "<start_function_call>",
+        "<end_function_call>",
+        gemma_arguments,
+        follows=f"call:{_NAME}",
     ),
-    Form(
-        models="LFM2",
-        sign="<|tool_call_start|>",
-        head=re.compile(r"<\|tool_call_start\|>"),
-        tail=re.compile(r"<\|tool_call_end\|>"),
-        read=python_calls,
-        plain=False,
+    _between("Apertus", "<|tools_prefix|>", "<|tools_suffix|>", calls_by_name),
+    _between(
+        "OLMo 3",
+        "<function_calls>",
+        "</function_calls>",
+        python_calls,
+        follows=r"\s*+(?=[A-Za-z_][\w.-]{0,100}\()",
+        plain=True,
     ),
+    _json_in_tags("MiniMax M1, Jamba", "tool_calls"),
+    _json_in_tags("LongCat", "longcat_tool_call"),
+    _json_in_tags("many that are prompted to", "function_call"),
     Form(
-        models="Mistral",
-        sign="[TOOL_CALLS]",
-        head=re.compile(r"\[TOOL_CALLS\]\s*+(?=\[)"),
+        models="Phi-4-mini, without special tokens",
+        sign="functools[",
+        head=re.compile(r"functools(?=\[)"),
         tail=None,
         read=json_calls,
-        plain=False,
     ),
+    _between("LFM2", "<|tool_call_start|>", "<|tool_call_end|>", python_calls),
+    _between("Mistral", "[TOOL_CALLS]", None, json_calls, follows=_LIST),
     Form(
         models="Mistral, since 2025",
         sign="[TOOL_CALLS]",
@@ -259,22 +289,8 @@ FORMS: tuple[Form, ...] = (
         read=json_arguments,
         plain=False,
     ),
-    Form(
-        models="Granite, Phi-4-mini",
-        sign="<|tool_call|>",
-        head=re.compile(r"<\|tool_call\|>\s*+(?=[\[{])"),
-        tail=None,
-        read=json_calls,
-        plain=False,
-    ),
-    Form(
-        models="Command",
-        sign="<|START_ACTION|>",
-        head=re.compile(r"<\|START_ACTION\|>\s*+(?=\[)"),
-        tail=None,
-        read=json_calls,
-        plain=False,
-    ),
+    _between("Granite, Phi-4-mini", "<|tool_call|>", None, json_calls, follows=_VALUE),
+    _between("Command", "<|START_ACTION|>", None, json_calls, follows=_LIST),
 )
 """How models write calls. In Harmony they are messages of their own: see `chat_templates`."""
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from .blocks import Part
-from .call_arguments import Calls, calls_in_json, json_end
+from .call_arguments import Calls, calls_in_json, calls_in_python, json_end
 from .call_forms import FORMS, HERMES, Form
 from .quotes import code_of, stands_apart
 
@@ -36,6 +36,20 @@ _BEHIND = re.compile(
 )
 _LONGEST_AROUND = 80  # characters of such markup before a call
 _MINIMAX_3 = "]<]minimax[>["  # stands before each tag of this model
+# A thought before a call that is the whole message otherwise
+_LEAD = re.compile(r"\s*+(?:<think>(?:(?!</think>).)*+</think>\s*+)?+", re.DOTALL)
+_END = re.compile(r"(?:\s|<\|\w{1,40}\|>){0,200}+\Z")
+_LONGEST_END = 200  # characters of tokens and blanks at the end of a message
+_CODE_BLOCK = re.compile(r"```(?:json|python|tool_code|tool_call)?[ \t]*+\n(?P<code>[^`]*+)```")
+# What a call looks like whose form is not known: its name and then its arguments in JSON, a tag or
+# a token that says so, or a whole message of a name and an object, or of code.
+_LIKE_A_CALL = re.compile(
+    r"""["'](?:name|tool|tool_name|function|action)["']\s{0,9}:\s{0,9}["'][\w.:/-]{1,100}["']\s{0,9},"""
+    r"""\s{0,9}["'](?:arguments|parameters|args|input|action_input|tool_input)["']\s{0,9}:"""
+    r"""|<[|\uff5c]?\w{0,20}[:_\u2581]?(?:tool|function)[_\u2581]?calls?\b|<(?:function|invoke|tool)[ =]"""
+    r"""|```tool_c|<\|(?:DSML\||tool_[\w:]{1,30}\|>)|\A(?:[A-Za-z_][\w.-]{0,63}\{\s{0,9}"|<code>)"""
+)
+_LONGEST_TAIL = 4_000  # characters of an answer in which such a call would end it
 _RETURN = re.compile(r"\A\s*+## Return of (\S{1,200})[ \t]*+\n")
 
 
@@ -102,6 +116,19 @@ def read_tool_call_body(raw: str) -> tuple[str, dict[str, Any]] | None:
         if len(calls) == 1 and isinstance(calls[0]["arguments"], dict):
             return calls[0]["name"], calls[0]["arguments"]
     return None
+
+
+def ends_like_a_call(text: str) -> bool:
+    """Whether a text ends with what looks like a call of a tool, in a form that is not known.
+
+    Example:
+        >>> ends_like_a_call('<tool>{"name": "search", "arguments": {"query": "Ada"}}</tool>')
+        True
+    """
+    text = text.rstrip()
+    if not text.endswith(("}", "]", ">", ")", "```")):
+        return False
+    return _LIKE_A_CALL.search(text, max(0, len(text) - _LONGEST_TAIL)) is not None
 
 
 def split_return_line(text: str) -> tuple[str, str]:
@@ -231,23 +258,28 @@ def _at_end(text: str, groups: list[_Group]) -> list[_Group]:
 
 
 def _unmarked(text: str, answered: bool) -> list[_Group]:
-    """The calls of Llama 3, which are JSON without any markup.
+    """The calls of Llama 3 and 4, which are JSON or a list as in Python, without any markup.
 
-    They are the whole text, or where they are answered all of it from the first line that begins
-    with a bracket.
+    They are the whole text but for a thought, or where they are answered all of it from the first
+    line that begins with a bracket, or a block of code.
     """
-    start = len(text) - len(text.lstrip())
+    start = _LEAD.match(text).end()  # type: ignore[union-attr]  # an empty string matches, too
     calls = _objects(text, start)
+    if not calls and text.startswith("[", start):
+        end = _END.search(text, max(start, len(text) - _LONGEST_END))
+        calls = calls_in_python(text[start : end.start() if end else len(text)])
     if calls:
         return [_Group(start, len(text), False, calls)]
-    if not answered or '"name"' not in text:
+    if not answered or 'name"' not in text:
         return []
     for opening in ("\n{", "\n["):
         start = text.find(opening) + 1
         calls = _objects(text, start) if start else []
         if calls:
             return [_Group(start, len(text), False, calls)]
-    return []
+    block = _CODE_BLOCK.search(text)
+    calls = _objects(block["code"].strip(), 0) if block else []
+    return [_Group(*block.span(), False, calls)] if block and calls else []
 
 
 def _objects(text: str, start: int) -> Calls:

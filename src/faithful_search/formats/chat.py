@@ -46,7 +46,7 @@ class Message(NamedTuple):
 
     Attributes:
         id: of a tool's message, the id of the call that it says it answers.
-        name: of a tool's message, the name of that call's tool.
+        name: of a tool's message, the name of that call's tool; of an agent's, its own.
         place: of a tool's message, which call of the turn before it answers, counted among those
             that hand in no answer; `None`: the next one without a result.
         citations: what an API sent beside the content; spans are in the content.

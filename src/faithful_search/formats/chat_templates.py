@@ -81,12 +81,16 @@ def read(text: str) -> Chat | None:
     """
     marked = _has_calls(text)
     for layout in LAYOUTS:
-        if not any(sign in text for sign in layout.signs) or not (marked or layout.special):
+        # A text with tokens that dialects have, too, is theirs, unless it has such calls
+        may_be_used = marked or layout.special
+        if not may_be_used or not any(sign in text for sign in layout.signs):
             continue
         messages: Messages = list(_messages(text, layout))
         if any(message["role"] == "assistant" for message in messages):
             return Chat(messages, of_text=True, format=layout.models if layout.special else "")
-    return Chat([{"role": "assistant", "content": text}], of_text=True) if marked else None
+    if marked:
+        return Chat([{"role": "assistant", "content": text}], of_text=True)
+    return None
 
 
 def is_marked(text: str) -> bool:
@@ -154,22 +158,27 @@ def _messages(text: str, layout: Layout) -> Iterator[dict[str, Any]]:
     if not heads:
         return
     yield from _lead(layout, heads[0].groups, text[: heads[0].start])
-    the_end = _Head(len(text), len(text), {})
-    for head, next_head in pairwise([*heads, the_end]):
+    end_of_text = _Head(len(text), len(text), {})
+    for head, next_head in pairwise([*heads, end_of_text]):
         groups = head.groups
-        from_agent = groups.get("speaker", "assistant") in ("assistant", "model")
-        if "thought" in next_head.groups and from_agent and "respond" not in groups:
+        if _is_agents(groups) and "thought" in next_head.groups:
             groups = {"think": ""}
         yield from _message(layout, groups, text[head.end : next_head.start])
+
+
+def _is_agents(groups: Mapping[str, str]) -> bool:
+    """Whether the agent speaks after the head with these groups."""
+    speaker = groups.get("speaker", "assistant")
+    return speaker in ("assistant", "model") and "respond" not in groups
 
 
 def _lead(layout: Layout, next_groups: Mapping[str, str], text: str) -> Iterator[dict[str, Any]]:
     """What stands before the first head, as messages: a system's words before a user's message, a
     question that runs on from its role, or else the agent's words.
     """
-    from_agent = "</think>" in text or _has_calls(text)
+    shows_agent = "</think>" in text or _has_calls(text)
     next_role, _ = _party(next_groups)
-    if next_role in ("user", "system") and not from_agent:
+    if next_role in ("user", "system") and not shows_agent:
         return _message(layout, {"order": ""}, text)
     glued = _GLUED.fullmatch(text)
     if glued is not None:
@@ -190,24 +199,26 @@ def _message(layout: Layout, groups: Mapping[str, str], text: str) -> Iterator[d
     recipient = groups.get("to") or groups.get("recipient") or ""
     if role == "tool" or (role == "user" and opens_results(text)):
         yield from _results(layout, name, text)
-    elif role != "assistant" and text.strip():
-        yield {"role": role, "content": _PREAMBLE.sub("", text, count=1).strip()}
-    elif _is_call(role, recipient, text):
+    elif role == "assistant" and _is_call(recipient, text):
         yield {"role": "assistant", "tool_calls": [_call(recipient, text)]}
-    elif role == "assistant" and text.strip():
-        thinks = "think" in groups or groups.get("channel") == "analysis" or recipient == "self"
-        field = "reasoning_content" if thinks else "content"
-        yield {"role": "assistant", field: text.strip()}
+    elif not text.strip():
+        return
+    elif role != "assistant":
+        yield {"role": role, "content": _PREAMBLE.sub("", text, count=1).strip()}
+    elif "think" in groups or groups.get("channel") == "analysis" or recipient == "self":
+        yield {"role": "assistant", "reasoning_content": text.strip()}
+    else:
+        yield {"role": "assistant", "content": text.strip()}
 
 
-def _is_call(role: str, recipient: str, text: str) -> bool:
-    """Whether a message to this recipient is a call, and its text the arguments.
+def _is_call(recipient: str, text: str) -> bool:
+    """Whether an agent's message to this recipient is a call, and its text the arguments.
 
     A call in a markup of its own is none here: that names the tool again.
     """
-    if role != "assistant" or recipient in _NOBODY or text.lstrip().startswith("<"):
+    if recipient in ("", "self") or recipient in _NOBODY:
         return False
-    return recipient not in ("", "self")
+    return not text.lstrip().startswith("<")
 
 
 def _party(groups: Mapping[str, str]) -> tuple[str, str]:
@@ -238,10 +249,10 @@ def _results(layout: Layout, name: str, text: str) -> Iterator[dict[str, Any]]:
         tail = layout.result.tail.search(text, head.end())
         if tail is None:
             break
-        place = max(tail.end(), head.end() + 1)
+        place = max(tail.end(), head.end() + 1)  # an empty tail must not be found again
         content = text[head.end() : tail.start()].removeprefix("\n").removesuffix("\n")
         yield _result(_groups(head).get("name", name), content)
-    if not place and text.strip():
+    if place == 0 and text.strip():
         yield _result(name, text.strip("\n"))
 
 
@@ -255,8 +266,8 @@ def _result(name: str, text: str) -> dict[str, Any]:
 def _content(text: str) -> str:
     """A result's text. Some templates write it as a JSON string, or as the value of an object."""
     stripped = text.strip()
-    if stripped.startswith("{") and '<|"|>' in stripped:
-        stripped = gemma_json(stripped)
+    if stripped.startswith("{") and ('<|"|>' in stripped or "<escape>" in stripped):
+        stripped = gemma_json(stripped.replace("<escape>", '<|"|>'))
     if stripped[:1] not in ('"', "{"):
         return text
     with suppress(DataError):
@@ -273,6 +284,7 @@ def _tag(name: str) -> Between:
     return Between(re.compile(f"<{name}>"), re.compile(f"</{name}>"))
 
 
+_GEMMA_RESULT = Between(re.compile(r"response:(?P<name>[\w.-]{1,100})(?=\{)"), re.compile(r"\Z"))
 HARMONY = Layout(
     models="gpt-oss",
     signs=("<|message|>",),
@@ -323,7 +335,8 @@ LAYOUTS: tuple[Layout, ...] = (
             r'<\|open\|>message role="(?P<speaker>\w{1,20})"(?: '
             r'(?:tool|name)="(?P<name>[^"<>\n]{0,200})")?'
             r"[^<>\n]{0,100}+<\|sep\|>|(?P<think><\|open\|>think<\|sep\|>)"
-            r"|(?P<thought><\|close\|>think<\|sep\|>)|(?P<say><\|open\|>(?:response|tools)<\|sep\|>)"
+            r"|(?P<thought><\|close\|>think<\|sep\|>)"
+            r"|(?P<say><\|open\|>(?:response|tools)<\|sep\|>)"
         ),
         ends=re.compile(r"<\|close\|>(?:message|response|tools)<\|sep\|>|<\|end_of_msg\|>"),
     ),
@@ -346,11 +359,12 @@ LAYOUTS: tuple[Layout, ...] = (
         ),
         head=re.compile(
             r"<\uff5c(?P<speaker>User|Assistant)\uff5c>"
-            r"|(?P<respond><\uff5ctool\u2581output\u2581begin\uff5c>)"
-            r"|(?P<say><\uff5ctool\u2581outputs?\u2581end\uff5c>)"
+            r"|(?P<respond><\uff5ctool\u2581output\u2581begin\uff5c>|<function_results>)"
+            r"|(?P<say><\uff5ctool\u2581outputs?\u2581end\uff5c>|</function_results>)"
         ),
         ends=re.compile(
-            r"<\uff5ctool\u2581outputs\u2581begin\uff5c>|<\uff5c(?:begin|end)\u2581of\u2581sentence\uff5c>"
+            r"<\uff5ctool\u2581outputs\u2581begin\uff5c>"
+            r"|<\uff5c(?:begin|end)\u2581of\u2581sentence\uff5c>"
         ),
         result=_tag("(?:tool_)?result"),
     ),
@@ -369,7 +383,40 @@ LAYOUTS: tuple[Layout, ...] = (
             r"|(?P<say><channel\|>|<tool_response\|>)|(?P<respond><\|tool_response>)"
         ),
         ends=re.compile(r"<turn\|>|<bos>|<eos>"),
-        result=Between(re.compile(r"response:(?P<name>[\w.-]{1,100})(?=\{)"), re.compile(r"\Z")),
+        result=_GEMMA_RESULT,
+    ),
+    Layout(
+        models="FunctionGemma",
+        signs=("<start_function_response>",),
+        head=re.compile(
+            r"<start_of_turn>(?P<speaker>\w{1,20})\n|(?P<respond><start_function_response>)"
+            r"|(?P<say><end_function_response>)"
+        ),
+        ends=re.compile(r"<end_of_turn>|<bos>|<eos>"),
+        result=_GEMMA_RESULT,
+    ),
+    Layout(
+        models="Llama 4",
+        signs=("<|header_start|>",),
+        head=re.compile(r"<\|header_start\|>(?P<speaker>\w{1,20})<\|header_end\|>\n*+"),
+        ends=re.compile(r"<\|(?:eot|eom|end_of_text|begin_of_text)\|>"),
+    ),
+    Layout(
+        models="Granite",
+        signs=("<|start_of_role|>",),
+        head=re.compile(r"<\|start_of_role\|>(?P<speaker>\w{1,20})[^<>\n]{0,200}<\|end_of_role\|>"),
+        ends=re.compile(r"<\|end_of_text\|>"),
+        result=_tag("tool_response"),
+    ),
+    Layout(
+        models="Command",
+        signs=("<|START_OF_TURN_TOKEN|>",),
+        head=re.compile(
+            r"<\|START_OF_TURN_TOKEN\|><\|(?P<speaker>USER|CHATBOT|SYSTEM)_TOKEN\|>"
+            r"|(?P<respond><\|START_TOOL_RESULT\|>)|(?P<think><\|START_THINKING\|>)"
+            r"|(?P<say><\|(?:END_TOOL_RESULT|END_THINKING|START_RESPONSE|START_TEXT)\|>)"
+        ),
+        ends=re.compile(r"<\|(?:END_OF_TURN_TOKEN|END_RESPONSE|END_TEXT)\|>|<BOS_TOKEN>"),
     ),
     Layout(
         models="Search-o1, WebThinker",
@@ -386,7 +433,8 @@ LAYOUTS: tuple[Layout, ...] = (
         models="DR Tulu",
         signs=("<tool_output>",),
         head=re.compile(
-            r"<\|im_start\|>(?P<speaker>\w{1,20})\n?|(?P<respond><tool_output>)|(?P<say></tool_output>)"
+            r"<\|im_start\|>(?P<speaker>\w{1,20})\n?"
+            r"|(?P<respond><tool_output>)|(?P<say></tool_output>)"
         ),
         ends=re.compile(r"<\|im_end\|>|<\|endoftext\|>"),
         special=False,
@@ -415,6 +463,13 @@ LAYOUTS: tuple[Layout, ...] = (
         head=re.compile(r"<\|(?P<speaker>system|user|assistant|observation)\|>\n?"),
         ends=re.compile(r"\[gMASK\]|<sop>|<\|endoftext\|>"),
         result=_tag("tool_response"),
+        special=False,
+    ),
+    Layout(
+        models="Phi-4-mini",
+        signs=("<|tool|>",),
+        head=re.compile(r"<\|(?P<speaker>system|user|assistant|tool)\|>\n?"),
+        ends=re.compile(r"<\|(?:end|endoftext)\|>"),
         special=False,
     ),
     Layout(

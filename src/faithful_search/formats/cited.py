@@ -119,6 +119,7 @@ def _span(text: str, fields: Mapping[str, Any]) -> Span:
 def _page(chunk: Mapping[str, Any]) -> str:
     """The address, or else the title, of a page that Gemini was shown."""
     page = mapping(chunk, "web") or mapping(chunk, "retrievedContext")
+    page = page or mapping(chunk, "retrieved_context") or mapping(chunk, "maps")
     return str(page.get("uri") or page.get("title") or "")
 
 

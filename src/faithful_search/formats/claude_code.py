@@ -30,7 +30,7 @@ def read(value: Any) -> Chat | None:
     if all(group(line) is None for line in lines):
         return None
     messages: Messages = []
-    of_sub_agents = 0
+    of_sub_agents = failures = 0
     session = ""
     for line in lines:
         session = session or text(line.get("sessionId")) or text(line.get("session_id")) or ""
@@ -38,9 +38,15 @@ def read(value: Any) -> Chat | None:
             continue
         if _of_sub_agent(line):
             of_sub_agents += 1
+        elif line.get("isApiErrorMessage"):
+            failures += 1
         else:
             messages.append(line["message"])
-    return Chat(messages, id=session, left_out={"messages of sub-agents": of_sub_agents})
+    left_out = {
+        "messages of sub-agents": of_sub_agents,
+        "messages of the program that the API failed": failures,
+    }
+    return Chat(messages, id=session, left_out=left_out)
 
 
 def _of_sub_agent(line: Mapping[str, Any]) -> bool:

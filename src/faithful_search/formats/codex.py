@@ -1,6 +1,6 @@
 """Codex: a session's JSON lines, whose response items are those of OpenAI's Responses."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .base import Chat, Format, mapping, mappings, text
@@ -26,22 +26,27 @@ def read(value: Any) -> Chat | None:
     lines = mappings(value, "lines")
     if all(group(line) is None for line in lines):
         return None
-    items = [mapping(line, "payload") for line in lines if line.get("type") == "response_item"]
-    items = [item for item in items if not _is_of_program(item)]
-    readable = [item for item in items if text(item.get("role")) or is_item(item)]
-    sessions = [mapping(line, "payload") for line in lines if line.get("type") == "session_meta"]
+    entries = _payloads(lines, "response_item")
+    entries = [entry for entry in entries if not _is_of_program(entry)]
+    readable = [entry for entry in entries if text(entry.get("role")) or is_item(entry)]
+    sessions = _payloads(lines, "session_meta")
     name = sessions[0].get("id") if sessions else None
     return Chat(
         as_messages(readable),
         id=str(name or ""),
-        left_out={"items of other kinds": len(items) - len(readable)},
+        left_out={"items of other kinds": len(entries) - len(readable)},
     )
 
 
-def _is_of_program(item: Mapping[str, Any]) -> bool:
-    if item.get("role") != "user":
+def _payloads(lines: Sequence[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
+    """What the lines of one type hold."""
+    return [mapping(line, "payload") for line in lines if line.get("type") == kind]
+
+
+def _is_of_program(entry: Mapping[str, Any]) -> bool:
+    if entry.get("role") != "user":
         return False
-    first_part = next(iter(mappings(item, "content")), {})
+    first_part = next(iter(mappings(entry, "content")), {})
     return str(first_part.get("text", "")).lstrip().startswith(_OF_PROGRAM)
 
 

@@ -52,15 +52,14 @@ def _chatgpt_message(message: Mapping[str, Any]) -> Messages:
     """The message; what is hidden or empty is none."""
     role = mapping(message, "author").get("role")
     content = mapping(message, "content")
-    if not isinstance(role, str) or mapping(message, "metadata").get(
-        "is_visually_hidden_from_conversation"
-    ):
+    metadata = mapping(message, "metadata")
+    if not isinstance(role, str) or metadata.get("is_visually_hidden_from_conversation"):
         return []
     parts = content.get("parts")
     listed = parts if isinstance(parts, list) else [content.get("text") or content.get("result")]
-    written = "\n".join(part for part in listed if isinstance(part, str) and part)
+    words = "\n".join(part for part in listed if isinstance(part, str) and part)
     if role == "assistant" and content.get("content_type") == "code":
-        function = {"name": message.get("recipient") or "code", "arguments": {"input": written}}
+        function = {"name": message.get("recipient") or "code", "arguments": {"input": words}}
         return [
             {
                 "role": role,
@@ -73,7 +72,7 @@ def _chatgpt_message(message: Mapping[str, Any]) -> Messages:
         return [
             {"role": role, "content": "", "reasoning_content": "\n".join(filter(None, thoughts))}
         ]
-    return [{"role": role, "content": written}] if written else []
+    return [{"role": role, "content": words}] if words else []
 
 
 def _claude(fields: Mapping[str, Any]) -> Chat:

@@ -12,49 +12,82 @@ from .base import Chat, Format, Messages, mapping, mappings
 from .messages import is_chat
 from .searches import passage
 
+_SPOKEN = ("model_output", "user_input")  # types of steps that are messages
+# What stands beside a message of what it rests on, by the usual name and the other one
+_METADATA = (
+    ("groundingMetadata", "grounding_metadata"),
+    ("urlContextMetadata", "url_context_metadata"),
+)
+
 
 def read(value: Any) -> Chat | None:
     """A request with `contents`, a response with `candidates`, both, an interaction's `steps`, or a
     session's `events`.
     """
+    pieces = [piece for piece in mappings(value, "response") if mappings(piece, "candidates")]
+    if len(pieces) > 1:
+        return None  # of a stream
     contents = mappings(value, "contents", pure=True)
     contents = contents or mappings(mapping(value, "request"), "contents", pure=True)
-    candidates = mappings(value, "candidates") or mappings(mapping(value, "response"), "candidates")
+    response = value if mappings(value, "candidates") else mapping(value, "response")
+    candidates = mappings(pieces[0] if pieces else response, "candidates")
+    # What Google's client called by itself before it had the answer, behind what it was asked
+    history = mappings(response, "automaticFunctionCallingHistory", pure=True)
+    history = history or mappings(response, "automatic_function_calling_history", pure=True)
+    if is_chat(history):
+        contents = history
     if is_chat(contents) or (candidates and mapping(candidates[0], "content")):
-        messages = [*contents, *(_answered(candidates[0]) if candidates else [])]
+        messages: Messages = list(contents)
+        if candidates:
+            messages.append(_answer(candidates[0]))
         return Chat(messages, left_out={"further candidates": len(candidates[1:])})
     steps = mappings(value, "steps", pure=True)
     if steps and all(_is_step(step) for step in steps):
         return Chat(_interaction(steps), id=str(mapping(value).get("id") or ""))
-    events = mappings(value, "events", pure=True)
-    contents = [
-        mapping(event, "content")
-        for event in events
-        if event.get("partial") is not True  # a piece of a later one
-    ]
-    spoken = [content for content in contents if mappings(content, "parts")]
+    spoken = _session(mappings(value, "events", pure=True))
     if spoken:
         return Chat(spoken, id=str(mapping(value).get("id") or ""))
     return None
 
 
-def _answered(candidate: Mapping[str, Any]) -> Messages:
+def _answer(candidate: Mapping[str, Any]) -> Mapping[str, Any]:
     """The candidate's message, with what it is grounded on."""
-    metadata = mapping(candidate, "groundingMetadata") or mapping(candidate, "grounding_metadata")
-    return [{"role": "model", **mapping(candidate, "content"), "groundingMetadata": metadata}]
+    return _with_grounding({"role": "model", **mapping(candidate, "content")}, candidate)
+
+
+def _session(events: list[Mapping[str, Any]]) -> Messages:
+    """What was said in the events of a session."""
+    messages: Messages = []
+    for event in events:
+        if event.get("partial") is True:  # a piece of a later one
+            continue
+        content = _with_grounding(mapping(event, "content"), event)
+        if mappings(content, "parts"):
+            messages.append(content)
+    return messages
+
+
+def _with_grounding(content: Mapping[str, Any], beside: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The content with what the API searched and read for it, which it keeps beside it."""
+    metadata = {}
+    for name, spelled in _METADATA:
+        sent = mapping(beside, name) or mapping(beside, spelled)
+        if sent:
+            metadata[name] = sent
+    return {**content, **metadata} if metadata else content
 
 
 def _is_step(step: Mapping[str, Any]) -> bool:
     kind = step.get("type")
-    known = ("thought", "model_output", "user_input")
-    return isinstance(kind, str) and (kind in known or kind.endswith(("_call", "_result")))
+    if not isinstance(kind, str):
+        return False
+    return kind in ("thought", *_SPOKEN) or kind.endswith(("_call", "_result"))
 
 
 def _interaction(steps: list[Mapping[str, Any]]) -> Messages:
     """The steps as messages. The API may list what it searched behind the answer that rests on it."""
-    said = ("model_output", "user_input")
-    searched = [step for step in steps if step["type"] not in said]
-    spoken = [step for step in steps if step["type"] in said]
+    searched = [step for step in steps if step["type"] not in _SPOKEN]
+    spoken = [step for step in steps if step["type"] in _SPOKEN]
     answers = [step for step in spoken if step["type"] == "model_output"]
     ordered = steps
     if len(answers) == 1:
@@ -75,12 +108,13 @@ def _interaction(steps: list[Mapping[str, Any]]) -> Messages:
 
 def _returned(step: Mapping[str, Any]) -> Mapping[str, Any]:
     """A result without what is only for display."""
-    results = [
-        passage(result, result.get("snippet") or result.get("text"))
-        for result in mappings(step, "result")
-        if result.get("url") or result.get("uri")
-    ]
-    content: Any = results if isinstance(step.get("result"), list) else step.get("result")
+    content: Any = step.get("result")
+    if isinstance(content, list):
+        pages = []
+        for page in mappings(content):
+            if page.get("url") or page.get("uri"):
+                pages.append(passage(page, page.get("snippet") or page.get("text")))
+        content = pages
     return {"role": "tool", "tool_call_id": step.get("call_id"), "content": content or ""}
 
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from .base import Chat, Format, Messages, mapping, mappings, text
-from .messages import hands_in, is_chat
+from .call_texts import hands_in
+from .messages import is_chat
 
 
 def read(value: Any) -> Chat | None:

@@ -8,13 +8,34 @@ from typing import Any
 from .base import Chat, Format, Messages, mapping, mappings, text
 from .messages import is_chat
 
+_UPDATED = frozenset(("ai", "tool", "AIMessageChunk"))
+_NODES = frozenset(("agent", "model", "tools", "call_model", "call_tool", "chatbot", "action"))
 _PLACES = ("messages", "values", "output", "outputs", "state", "channel_values")
+
+
+def group(value: Any) -> str | None:
+    """An update of a graph, of which a stream has one a line: the node that ran, and the messages
+    that it added. Nodes of other names may be columns of rows.
+    """
+    fields = mapping(value)
+    if len(fields) != 1 or not fields.keys() <= _NODES:
+        return None
+    messages = _updates(fields)
+    names = {str(message.get("type")) for message in messages}
+    return "" if names and names <= _UPDATED else None
+
+
+def _updates(fields: Mapping[str, Any]) -> Messages:
+    return [message for node in fields.values() for message in mappings(node, "messages")]
 
 
 def read(value: Any) -> Chat | None:
     """A list of dumped messages, a graph's state that holds one, or an executor's intermediate
     steps.
     """
+    lines = mappings(value, "lines", pure=True)
+    if lines and group(lines[0]) is not None:
+        value = [message for line in lines for message in _updates(line)]
     steps = mapping(value).get("intermediate_steps")
     if isinstance(steps, list | tuple):
         return _executed(mapping(value), steps)
@@ -76,4 +97,4 @@ def _executed(value: Mapping[str, Any], steps: Any) -> Chat | None:
     return Chat(messages)
 
 
-FORMAT = Format("LangChain messages", read, {"intermediate_steps", "lc"})
+FORMAT = Format("LangChain messages", read, {"intermediate_steps", "lc"}, group=group)

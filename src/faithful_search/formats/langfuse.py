@@ -1,28 +1,49 @@
 """Langfuse: a trace and its observations, of which the generations are calls of a model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .base import Chat, Format, mapping, mappings, text
 from .messages import is_chat
-from .model_calls import Recorded, conversation
+from .model_calls import Recorded, calls_apart, conversation
 
+_KINDS = frozenset(("GENERATION", "TOOL", "RETRIEVER", "AGENT", "SPAN", "CHAIN", "EVENT"))
 _MODELS, _TOOLS = ("GENERATION",), ("TOOL", "RETRIEVER")
 
 
 def read(value: Any) -> Chat | None:
-    """An export of one trace: `{"trace": …, "observations": […]}`, or a trace with observations."""
+    """An export of one trace: `{"trace": …, "observations": […]}`, a trace with observations, or
+    observations of which each is a line.
+    """
     fields = mapping(value)
     observations = mappings(fields, "observations", pure=True)
+    lines = mappings(fields, "lines", pure=True)
+    if lines and all(group(line) is not None for line in lines):
+        return _conversation({"id": group(lines[0])}, lines)
     if not observations or not all("type" in observation for observation in observations):
         return None
-    trace = mapping(fields, "trace") or fields
+    return _conversation(mapping(fields, "trace") or fields, observations)
+
+
+def group(value: Any) -> str | None:
+    """The trace of an observation."""
+    fields = mapping(value)
+    if fields.get("type") not in _KINDS or not {"input", "output"} <= fields.keys():
+        return None
+    return text(fields.get("traceId")) or text(fields.get("trace_id"))
+
+
+def _conversation(
+    trace: Mapping[str, Any], observations: Sequence[Mapping[str, Any]]
+) -> Chat | None:
+    """What the calls of a model among these observations of the trace said."""
     models = [_recorded(each) for each in observations if each["type"] in _MODELS]
     tools = [_recorded(each) for each in observations if each["type"] in _TOOLS]
     messages = conversation(models, tools, trace.get("input"))
     if not is_chat(messages):
         return None
-    return Chat(messages, id=text(trace.get("id")) or "")
+    left_out = {"calls of a model in another conversation": calls_apart(models, messages)}
+    return Chat(messages, id=text(trace.get("id")) or "", left_out=left_out)
 
 
 def _recorded(observation: Mapping[str, Any]) -> Recorded:
@@ -39,4 +60,5 @@ FORMAT = Format(
     read,
     frozenset(("observations", "trace")),
     "no observation of type GENERATION holds messages",
+    group,
 )

@@ -15,6 +15,7 @@ from .messages import is_chat
 _CONVERSATIONS = (
     *("conversation_id", "session_id", "thread_id", "chat_id", "dialog_id", "trace_id"),
     *("conversationId", "sessionId", "threadId", "chatId"),
+    *("run_id", "runId", "episode_id", "rollout_id"),
 )
 _OPENING = frozenset(("system", "developer", "user", "human"))
 _CONTENTS = ("content", "parts", "value")

@@ -1,77 +1,41 @@
 """Reads chat messages into one form, whichever API or framework wrote them.
 
-Calls stand in `tool_calls`, in the legacy `function_call` or among the content's parts (`blocks`),
-results in messages of their own or among the parts of a user's. A call of a tool that only hands in
-the answer is that answer. A result belongs to the call whose id it names (`pairing`).
+Calls stand in `tool_calls`, in the legacy `function_call` or among the content's parts
+(`message_parts`), results in messages of their own or among the parts of a user's. A call of a tool
+that only hands in the answer is that answer (`call_texts`). A result belongs to the call whose id
+it names (`pairing`).
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import chain, islice
 from typing import Any
 
-from .. import loose_json
 from ..errors import DataError
 from ..trajectory import Citation
-from . import blocks, call_markup, chat_templates
+from . import call_markup, call_texts, chat_templates, thought_markup
 from .agent_turns import as_turns
-from .base import first, mapping
-from .blocks import Part, as_json
-from .chat import TAGLIKE, Call, Message, Problem
-from .cited import grounded, moved, sent_with
+from .blocks import Part
+from .chat import Call, Message, Problem
+from .cited import moved
+from .field_names import usual
+from .message_parts import all_parts, parts_of, speaker
 from .pairing import paired
 from .searches import ReturnedPages, searched_beside
 from .tagged_results import TaggedResults, outside_tags
 
-# Roles by other names of theirs, in lower case
-_ROLES = {
-    "human": "user", "gpt": "assistant", "ai": "assistant", "model": "assistant",
-    "aimessagechunk": "assistant", "developer": "system", "function": "tool",
-    "observation": "tool", "ipython": "tool", "toolresult": "tool", "tool-response": "tool",
-    "tool-call": "assistant", "function_call": "assistant", "tool_call": "assistant",
-    "tool_response": "tool", "bot": "assistant", "agent": "assistant",
-}  # fmt: skip
-# LangChain's types, which stand for a role
-_TYPES = frozenset(("human", "ai", "aimessagechunk", "system", "tool", "function"))
-# Tools that hand in the answer and do nothing else
-_ANSWER_TOOLS = frozenset(
-    ("final_answer", "submit_answer", "submit_final_answer", "submit", "finish")
-)
-# Roles, as they are written, of messages that are nothing but calls
-_CALL_ROLES = frozenset(("function_call", "tool_call"))
-_ANSWER_FIELDS = ("answer", "final_answer", "result", "response", "text")
-_SENDERS = frozenset(("system", "user", "human", "assistant", "ai", "bot", "agent", "gpt", "tool"))
-# Fields that hold what a message says
-_CONTENT_FIELDS = frozenset(("content", "value", "text", "message"))
+# What opens a result in a user's message, beside the dialects' own tag
+_OPENS_RESULT = re.compile(r"\s*+<(?P<tag>tool_result|function_results)\b[^<>\n]{0,200}>")
+# The end of a thought that is no quotation
+_THOUGHT_ENDS = re.compile("(?<!`)</think>(?!`)")
 
 
 def is_chat(value: Any) -> bool:
     """Whether this is a list of messages."""
     if not isinstance(value, list | tuple) or not value:
         return False
-    return all(_role(message) is not None for message in value)
-
-
-def lifted(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The message with the calls that LangChain keeps in `additional_kwargs` as its `tool_calls`."""
-    calls = mapping(message, "additional_kwargs").get("tool_calls")
-    if calls and not message.get("tool_calls"):
-        return {**message, "tool_calls": calls}
-    return message
-
-
-def hands_in(tool: Any) -> bool:
-    """Whether this is the name of a tool that hands in the answer, in any case."""
-    return isinstance(tool, str) and tool.casefold() in _ANSWER_TOOLS
-
-
-def answer_message(answer: str) -> dict[str, Any]:
-    """A message in which the agent hands in this answer by a call, so that nothing in the answer is
-    read as markup.
-    """
-    call = {"name": "final_answer", "arguments": {"answer": answer}}
-    return {"role": "assistant", "tool_calls": [call]}
+    return all(speaker(message) is not None for message in value)
 
 
 def read(messages: Sequence[Mapping[str, Any]], users_respond: bool = True) -> list[Message]:
@@ -89,14 +53,15 @@ def read(messages: Sequence[Mapping[str, Any]], users_respond: bool = True) -> l
         DataError: for a message that is not a mapping with a role.
     """
     chat: list[Message] = []
-    asked = OpenQuestion()
+    open_question = OpenQuestion()
     for number, pieces in enumerate(_split_each(messages, users_respond)):
         message = messages[number]
-        if _role(message) == "assistant":
+        if speaker(message) == "assistant":
             # What the API searched by itself, Perplexity's say, stands before the reply
-            for search in searched_beside(message, asked.question, number, asked.returned):
-                chat += _split(search["role"], _parts(search["role"], search))
-        asked.add(pieces)
+            question, returned = open_question.question, open_question.returned
+            for search in searched_beside(message, question, number, returned):
+                chat += _split(search["role"], parts_of(search["role"], search))
+        open_question.add(pieces)
         chat += pieces
     # Results that moved may leave two of the agent's messages side by side
     return list(as_turns(paired(as_turns(chat)), paired=True))
@@ -146,10 +111,10 @@ def _asks(words: Message) -> bool:
 
 def asked_at_the_end(messages: Sequence[Mapping[str, Any]]) -> OpenQuestion:
     """What these messages ask. Raises `DataError` as `read` does."""
-    asked = OpenQuestion()
+    open_question = OpenQuestion()
     for pieces in _split_each(messages, users_respond=True):
-        asked.add(pieces)
-    return asked
+        open_question.add(pieces)
+    return open_question
 
 
 def _split_each(
@@ -162,11 +127,13 @@ def _split_each(
     counts: list[int] = []  # of each message's pieces in `chat`
     tagged_results = TaggedResults(users_respond)
     for number, message in enumerate(messages):
-        role = _role(message)
+        role = speaker(message)
         if role is None:
             raise DataError(f"message {number} is not a mapping with a role: {str(message)[:80]!r}")
         before = len(chat)
-        for piece in _split(role, _parts(role, message)):
+        for piece in _split(role, all_parts(role, usual(message), users_respond)):
+            if role == "assistant" and isinstance(message.get("name"), str):
+                piece = piece._replace(name=message["name"])
             chat += tagged_results.set_apart(piece)
         counts.append(len(chat) - before)
     rewritten = _with_calls_in_words(chat, users_respond)
@@ -192,15 +159,43 @@ def _with_calls_in_words(chat: Sequence[Message], users_respond: bool) -> Iterat
             continue
         elif has_called and message.role == "user" and users_respond:
             yield [message._replace(role="tool")]
+        elif message.role == "user" and users_respond and _answers_a_call(chat, number):
+            yield _between_tags(message)
         else:
             yield [message]
         has_called = False
 
 
+def _answers_a_call(chat: Sequence[Message], number: int) -> bool:
+    """Whether a user's message is a result between tags other than the dialects' own, right behind
+    a call that the agent wrote.
+    """
+    agent = chat[number - 1] if number else Message("")
+    has_called = agent.role == "assistant" and "</tool_call>" in agent.content
+    content = chat[number].content
+    opening = _OPENS_RESULT.match(content) if has_called else None
+    return opening is not None and f"</{opening['tag']}>" in content
+
+
+def _between_tags(message: Message) -> list[Message]:
+    """The result in a message that such a tag opens, and the user's words behind it."""
+    opening = _OPENS_RESULT.match(message.content)
+    if opening is None:
+        return [message]
+    result, _, words = message.content[opening.end() :].rpartition(f"</{opening['tag']}>")
+    messages = [message._replace(role="tool", content=result.strip())]
+    if words.strip():
+        messages.append(Message("user", words.strip(), beside_results=True))
+    return messages
+
+
 def _without_id_line(message: Message) -> Message:
-    """A tool's message whose first line names its call, without that line."""
+    """A tool's message whose first line names its call, without that line. Where the message names
+    another call, no template wrote that line.
+    """
     identity, content = call_markup.split_return_line(message.content)
-    return message._replace(content=content, id=identity) if identity else message
+    names_its_call = bool(identity) and message.id in ("", identity)
+    return message._replace(content=content, id=identity) if names_its_call else message
 
 
 def _with_calls(message: Message, answered: bool) -> list[Message]:
@@ -221,7 +216,7 @@ def _with_calls(message: Message, answered: bool) -> list[Message]:
     if parts is None:
         return [message]
     words = "\n".join(part.value for part in parts if part.kind == "text")
-    calls = tuple(_structured(part.value) for part in parts if part.kind == "call")
+    calls = _calls(parts)
     if in_thought:
         return [message._replace(thought=words, calls=calls)]
     return [message._replace(content=words, calls=calls)]
@@ -234,105 +229,7 @@ def _of_channel(message: Mapping[str, Any]) -> list[Message]:
     if message["role"] != "assistant":
         why = "the agent wrote a tool's message itself: it is no evidence"
         return [Message("assistant", problems=(Problem("response_forged", why),))]
-    return _split("assistant", _parts("assistant", message))
-
-
-def _role(message: Any) -> str | None:
-    """Who speaks: "system", "user", "assistant", "tool", or a role of another name. `None`: this is
-    not a message.
-    """
-    if not isinstance(message, Mapping):
-        return None
-    role = message.get("role", message.get("from"))
-    if role is None and not _CONTENT_FIELDS.isdisjoint(message):
-        role = _sender(message)
-    if role is None and "content" in message:
-        kind = message.get("type")
-        if isinstance(kind, str) and kind.casefold() in _TYPES:
-            role = kind
-    if not isinstance(role, str):
-        return None
-    return _ROLES.get(role.casefold(), role.casefold())
-
-
-def _sender(message: Mapping[str, Any]) -> str | None:
-    """Who speaks in a message that names its sender and no role."""
-    if isinstance(message.get("isCreatedByUser"), bool):  # LibreChat's
-        return "user" if message["isCreatedByUser"] else "assistant"
-    for name in ("sender", "speaker", "author"):
-        sender = message.get(name)
-        if isinstance(sender, str) and sender.casefold() in _SENDERS:
-            return sender
-    return None
-
-
-def _parts(role: str, message: Mapping[str, Any]) -> list[Part]:
-    """What the message holds, in its content and beside it."""
-    content = message.get("content", message.get("value", message.get("parts")))
-    if content is None and "role" not in message:
-        content = message.get("text", message.get("message"))
-    if role not in ("system", "user", "assistant"):
-        inner = list(blocks.parts(content)) if isinstance(content, list | tuple) else []
-        if any(part.kind == "result" for part in inner):
-            return inner
-        # An `id` would be the message's own, and not its call's.
-        return list(blocks.result({**message, "content": content, "id": None}))
-    if role != "assistant":
-        return list(blocks.parts(content))
-    if _written_role(message) in _CALL_ROLES and isinstance(content, str):
-        written = _calls_in(content)
-        if written:
-            return written
-    thoughts: list[Part] = []
-    thought = first(message, ("reasoning_content", "reasoning", "thinking"))
-    if isinstance(thought, str) and thought:
-        thoughts.append(Part("thought", thought))
-    calls: list[Part] = []
-    for name in ("tool_calls", "invalid_tool_calls", "function_call"):
-        calls += _call_parts(message.get(name) or [])
-    # Some APIs list the same call among the content's parts and beside it.
-    known_ids = {part.id for part in calls if part.id}
-    inner = [
-        part for part in blocks.parts(content) if part.kind != "call" or part.id not in known_ids
-    ]
-    return [*thoughts, *_with_sources(inner, message), *calls]
-
-
-def _call_parts(written: Any) -> list[Part]:
-    """The calls in a list of calls, or the one call."""
-    calls = written if isinstance(written, list | tuple) else [written]
-    call_fields = [blocks.call(call) for call in calls]
-    return [Part("call", fields, fields["id"]) for fields in call_fields]
-
-
-def _with_sources(content: list[Part], message: Mapping[str, Any]) -> list[Part]:
-    """The content's parts, of which the first text cites what the message lists beside it."""
-    text = "".join(part.value for part in content if part.kind == "text")
-    sent = sent_with(text, message) + grounded(text, mapping(message, "groundingMetadata"))
-    if not sent:
-        return content
-    for number, part in enumerate(content):
-        if part.kind == "text":
-            content[number] = part._replace(citations=part.citations + sent)
-            break
-    return content
-
-
-def _written_role(message: Mapping[str, Any]) -> str:
-    """The role as the message has it, in lower case."""
-    return str(message.get("role", message.get("from"))).casefold()
-
-
-def _calls_in(content: str) -> list[Part]:
-    """The calls in the JSON of a message that is nothing else: LLaMA-Factory's and ms-swift's."""
-    try:
-        written = loose_json.decode(content)
-    except DataError:
-        return []
-    calls = written if isinstance(written, list) else [written]
-    if not all(isinstance(fields, Mapping) and "name" in fields for fields in calls):
-        return []
-    return _call_parts(calls)
+    return _split("assistant", parts_of("assistant", message))
 
 
 def _split(role: str, parts: Sequence[Part]) -> list[Message]:
@@ -345,6 +242,7 @@ def _split(role: str, parts: Sequence[Part]) -> list[Message]:
     pending: list[Part] = []  # since the last result
     unread: defaultdict[int, list[str]] = defaultdict(list)  # of results, by their places in `chat`
     for part in parts:
+        is_blank = part.kind == "text" and not part.value.strip()
         if part.kind == "result":
             if pending:
                 chat.append(_message(role, pending))
@@ -352,7 +250,7 @@ def _split(role: str, parts: Sequence[Part]) -> list[Message]:
             pending = []
         elif part.kind == "unread" and chat and not pending:  # an image of that result
             unread[len(chat) - 1].append(str(part.value))
-        elif pending or not ignores_blanks or part.kind != "text" or part.value.strip():
+        elif pending or not (ignores_blanks and is_blank):
             pending.append(part)
     for place, kinds in unread.items():
         chat[place] = chat[place]._replace(unread=tuple(kinds))
@@ -371,10 +269,16 @@ def _message(role: str, parts: Sequence[Part]) -> Message:
         stray = tuple(part.kind for part in parts if part.kind in ("call", "thought"))
         return Message(role, content, unread=(*unread, *stray))
     thought = "\n".join(part.value for part in parts if part.kind == "thought")
-    calls = tuple(_structured(part.value) for part in parts if part.kind == "call")
+    calls = _calls(parts)
     if not content.strip() and not calls and "</think>" in thought:
         # A server that did not recognise the thought's end put all into the field for the thought.
-        thought, _, content = thought.partition("</think>")
+        end = _THOUGHT_ENDS.search(thought)
+        if end is not None:
+            thought, content = thought[: end.start()], thought[end.end() :]
+    # Citations are places in the content
+    divided = None if thought or citations else thought_markup.divided(content)
+    if divided is not None:
+        thought, content = divided
     stretches = _stretches(parts)
     apart = [_message(role, stretch) for stretch in stretches] if len(stretches) > 1 else []
     return Message(
@@ -386,6 +290,10 @@ def _message(role: str, parts: Sequence[Part]) -> Message:
         unread=unread,
         apart=tuple(apart),
     )
+
+
+def _calls(parts: Sequence[Part]) -> tuple[Call, ...]:
+    return tuple(call_texts.with_text(part.value) for part in parts if part.kind == "call")
 
 
 def _stretches(parts: Sequence[Part]) -> list[list[Part]]:
@@ -411,70 +319,3 @@ def _texts(parts: Sequence[Part]) -> tuple[str, tuple[Citation, ...]]:
             citations += moved(part.citations, offset)
             offset += len(part.value)
     return "".join(texts), tuple(citations)
-
-
-def _structured(fields: Mapping[str, Any]) -> Call:
-    """The call with the fields of `blocks.call`, and the text that it becomes.
-
-    Arguments that are no JSON object become a JSON string: that is no call in any dialect, and so
-    an issue there, and nothing in them can be read as another part of the call.
-    """
-    name = str(fields["name"] or "")
-    arguments = fields["arguments"]
-    brackets = ""
-    if isinstance(arguments, str):
-        arguments, brackets = _decoded(arguments)
-    written = as_json({"name": name, "arguments": {} if arguments is None else arguments})
-    # The superfluous brackets stay, so that the dialect reports the malformed call. Text in the
-    # arguments that looks like a tag must not end the call.
-    written = TAGLIKE.sub(r"\\u003c", f"{written}{brackets}")
-    return Call(
-        id=fields["id"],
-        name=name,
-        written=f"<tool_call>\n{written}\n</tool_call>",
-        answer=_answer_of(name, arguments),
-    )
-
-
-def _decoded(arguments: str) -> tuple[Any, str]:
-    """The object in a call's JSON, and superfluous closing brackets after it. `None` for nothing;
-    of anything else the text itself.
-    """
-    text = arguments.strip()
-    if not text:
-        return None, ""
-    try:
-        value, end = loose_json.decode_start(text)
-    except DataError:
-        return arguments, ""
-    brackets = text[end:]
-    if value is None and not brackets:
-        return None, ""
-    if not isinstance(value, dict) or brackets.strip("]} \n"):
-        return arguments, ""
-    return value, brackets
-
-
-def _answer_of(name: str, arguments: Any) -> str | None:
-    """The answer that this call hands in; `None` for any other call."""
-    if not hands_in(name) or not arguments:
-        return None
-    answer = arguments
-    if isinstance(answer, str):
-        with suppress(DataError):
-            answer = loose_json.decode(answer)
-    if isinstance(answer, Mapping):
-        answer = _answer_in(answer)
-    if answer is None or isinstance(answer, str):
-        return answer
-    return as_json(answer)
-
-
-def _answer_in(fields: Mapping[str, Any]) -> Any:
-    """The answer in a call's arguments: the field for it, else the only one, else all of them."""
-    answer = first(fields, _ANSWER_FIELDS)
-    if answer is not None:
-        return answer
-    if len(fields) > 1:
-        return fields
-    return next(iter(fields.values()), None)

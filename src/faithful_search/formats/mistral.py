@@ -5,6 +5,7 @@ Tools that the server runs itself are entries without results. What they found i
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from .base import Chat, Format, Messages, mapping, mappings, text
@@ -28,7 +29,7 @@ def read(value: Any) -> Chat | None:
         read_backwards.append(list(_messages(entry, pages)))
         if entry.get("type") == "message.output":
             pages = _pages(entry)
-    messages = [message for said in reversed(read_backwards) for message in said]
+    messages = list(chain.from_iterable(reversed(read_backwards)))
     return Chat(messages, id=text(mapping(value).get("conversation_id")) or "")
 
 
@@ -64,8 +65,10 @@ def _with_citations(content: Any) -> Any:
     for part in mappings(content):
         if part.get("type") == "tool_reference" and parts:
             parts[-1]["citations"].append(dict(part))
-        elif text(part.get("text")):
-            parts.append({"type": "text", "text": part["text"], "citations": []})
+        elif part.get("type") in (None, "text"):
+            parts.append({"type": "text", "text": part.get("text") or "", "citations": []})
+        else:
+            parts.append({**part, "citations": []})
     return parts
 
 

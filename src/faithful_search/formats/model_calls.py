@@ -3,6 +3,10 @@
 Most frameworks send the whole conversation with each call: the call with the longest input and its
 output are the conversation. Where each call is sent only what is new, the outputs of the model and
 of the tools are joined in the order of their times.
+
+A trace may hold several conversations: those of sub-agents, or a title that is made of the answer.
+The one whose question was asked first counts; calls that are no part of it are counted
+(`calls_apart`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +17,9 @@ from .. import loose_json
 from ..errors import DataError
 from . import role_lines
 from .base import Messages, mapping, mappings, reread, text
-from .messages import is_chat, lifted, read as normalised
+from .chat import Message
+from .field_names import usual
+from .messages import is_chat, read as normalised
 
 _FIELDS = ("messages", "input", "prompt", "question", "query", "content", "text")
 
@@ -37,17 +43,74 @@ def conversation(
     """
     models = _without_repeats(sorted(models, key=lambda call: call.time))
     inputs = [messages_of(call.input, "user") for call in models]
-    longest: int | None = None  # the number of the last call whose input is longest
-    for number, messages in enumerate(inputs):
-        if not _has_more_than_a_question(messages):
-            continue
-        if longest is None or len(messages) >= len(inputs[longest]):
-            longest = number
+    longest = _longest(inputs)
     if longest is not None:
         return [*inputs[longest], *messages_of(models[longest].output, "assistant")]
     opening = messages_of(question, "user") if len(models) > 1 else []
     opening = opening or next((messages for messages in inputs if messages), [])
     return [*opening, *_in_turn(models, tools)]
+
+
+def calls_apart(models: Sequence[Recorded], messages: Messages) -> int:
+    """How many calls of a model gave what is not among these messages, or were asked what is not:
+    a sub-agent's, for example.
+    """
+    if not is_chat(messages):
+        return 0
+    conversation = normalised(messages)
+    contents = {message.content.strip() for message in conversation}
+    words = "\n".join(message.content for message in conversation)
+    calls = {call.written for message in conversation for call in message.calls}
+
+    def holds(message: Message) -> bool:
+        content = message.content.strip()
+        if not {call.written for call in message.calls} <= calls:
+            return False
+        return content in contents or content in words
+
+    apart = 0
+    for model in models:
+        inputs = messages_of(model.input, "user")
+        outputs = messages_of(model.output, "assistant")
+        if not is_chat([*inputs, *outputs]):
+            continue
+        questions = [message for message in normalised(inputs) if _is_question(message)]
+        replies = [message for message in normalised(outputs) if message.role == "assistant"]
+        apart += not all(map(holds, [*questions, *replies]))
+    return apart
+
+
+def _is_question(message: Message) -> bool:
+    """Whether the user says something. A single word does not count: of some inputs, stores kept
+    only the name of a field.
+    """
+    return message.role == "user" and len(message.content.split(maxsplit=1)) > 1
+
+
+def _longest(inputs: Sequence[Messages]) -> int | None:
+    """The number of the last call whose input is longest, among those that are asked what was asked
+    first. `None`: each call is sent only a question, or what is new.
+    """
+    candidates = [
+        number for number, messages in enumerate(inputs) if _has_more_than_a_question(messages)
+    ]
+    if not candidates:
+        return None
+    openings = [_opening(messages) for messages in inputs]
+    first = min(candidates, key=lambda number: openings.index(openings[number]))
+    alike = [number for number in candidates if openings[number] == openings[first]]
+    return max(alike, key=lambda number: (len(inputs[number]), number))
+
+
+def _opening(messages: Messages) -> str:
+    """What the user says first."""
+    for message in messages:
+        if not is_chat([message]):
+            continue
+        for piece in normalised([message]):
+            if piece.role == "user" and piece.content.strip():
+                return piece.content
+    return ""
 
 
 def _without_repeats(models: Sequence[Recorded]) -> list[Recorded]:
@@ -63,8 +126,10 @@ def _without_repeats(models: Sequence[Recorded]) -> list[Recorded]:
 
 
 def _has_more_than_a_question(messages: Messages) -> bool:
-    roles = {message.role for message in normalised(messages)} if is_chat(messages) else set()
-    return "user" in roles and bool(roles & {"assistant", "tool"})
+    if not is_chat(messages):
+        return False
+    roles = {message.role for message in normalised(messages)}
+    return "user" in roles and not roles.isdisjoint(("assistant", "tool"))
 
 
 def _in_turn(models: Sequence[Recorded], tools: Sequence[Recorded]) -> Messages:
@@ -112,11 +177,10 @@ def messages_of(recorded: Any, role: str) -> Messages:
     if isinstance(value, list):
         if not is_chat(value) and (chat := _recorded_chat(value)) is not None:
             return chat
-        if value and all("toolName" in mapping(item) for item in value):  # the AI SDK's calls
-            return [
-                {"role": "assistant", "content": [{"type": "tool-call", **item} for item in value]}
-            ]
-        return [message for item in value for message in messages_of(item, role)]
+        if value and all("toolName" in mapping(entry) for entry in value):  # the AI SDK's calls
+            calls = [{"type": "tool-call", **entry} for entry in value]
+            return [{"role": "assistant", "content": calls}]
+        return [message for entry in value for message in messages_of(entry, role)]
     if not isinstance(value, Mapping):
         return []
     if is_chat([value]):
@@ -145,7 +209,7 @@ def _message(message: Mapping[str, Any]) -> Messages:
     """A message of a chat; definitions of tools that stand among them are none."""
     content = decoded(message.get("content"))
     if message.get("role") != "tool":
-        return [lifted(message)]
+        return [usual(message)]
     if "parameters" in mapping(content, "function"):
         return []
     calls = mappings(content)

@@ -24,25 +24,45 @@ def messages(attributes: Mapping[str, Any], which: str) -> Messages:
     for name in _LISTS[which].split("."):
         tree = mapping(tree).get(name)
     chat: Messages = []
-    for item in items(tree):
-        message = mapping(nested(mapping(item)), "message")
+    for entry in items(tree):
+        message = mapping(nested(mapping(entry)), "message")
         if isinstance(message.get("role"), str):
             chat.append(_message(message))
     return chat
 
 
+def tool(attributes: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+    """The name of the tool or retriever that ran, what it was given and what it returned; `None`:
+    these are attributes of something else.
+    """
+    kind = attributes.get("openinference.span.kind")
+    tree = nested(attributes)
+    sent = mapping(tree, "input").get("value")
+    if kind == "TOOL":
+        name = mapping(tree, "tool").get("name")
+        return str(name or "tool"), sent, mapping(tree, "output").get("value")
+    if kind != "RETRIEVER":
+        return None
+    documents = [
+        mapping(nested(mapping(record)), "document")
+        for record in items(mapping(tree, "retrieval").get("documents"))
+    ]
+    passages = [{**mapping(document, "metadata"), **document} for document in documents]
+    return "retrieval", {"query": sent}, passages or mapping(tree, "output").get("value")
+
+
 def _message(message: Mapping[str, Any]) -> Mapping[str, Any]:
     calls = []
-    for item in items(message.get("tool_calls")):
-        call = mapping(nested(mapping(item)), "tool_call")
+    for record in items(message.get("tool_calls")):
+        call = mapping(nested(mapping(record)), "tool_call")
         function = mapping(call, "function")
         if function:
             calls.append({"id": call.get("id") or "", "type": "function", "function": function})
     content = message.get("content")
     if content is None:
         parts = [
-            mapping(nested(mapping(item)), "message_content")
-            for item in items(message.get("contents"))
+            mapping(nested(mapping(record)), "message_content")
+            for record in items(message.get("contents"))
         ]
         content = [part for part in parts if part]
     plain = {"role": message["role"], "content": content or ""}

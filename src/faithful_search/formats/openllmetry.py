@@ -36,6 +36,8 @@ def messages(attributes: Mapping[str, Any], which: str) -> Messages:
 
 def _message(fields: Mapping[str, Any]) -> dict[str, Any]:
     message = {"role": fields["role"], "content": _content(fields.get("content"))}
+    if isinstance(fields.get("reasoning"), str):
+        message["reasoning_content"] = fields["reasoning"]
     calls = []
     for call in items(fields.get("tool_calls")):
         function = {"name": call.get("name", ""), "arguments": call.get("arguments", "{}")}

@@ -10,9 +10,12 @@ from typing import Any
 from .. import loose_json
 from ..errors import DataError
 from . import openinference, openllmetry
-from .base import Chat, Format, mapping, mappings
+from .base import Chat, Format, first, mapping, mappings
+from .model_calls import Recorded, calls_apart, conversation
 
 _INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
+_STARTS = ("start_time", "startTimeUnixNano", "start_time_unix_nano", "startTime")
+_ENDS = ("end_time", "endTimeUnixNano", "end_time_unix_nano", "endTime")
 _NEEDS = (
     f"no span has {_INPUT}, llm.input_messages or gen_ai.prompt.0.content; let the instrumentation "
     "record the messages' content"
@@ -26,21 +29,29 @@ def group(value: Any) -> str | None:
 
 
 def read(value: Any) -> Chat | None:
-    """The messages of the model's call with the longest input, among spans: one, an export of
-    several, or those of one trace.
-    """
+    """The conversation in spans: one, an export of several, or those of one trace."""
     spans = [span for line in mappings(value, "lines") or [value] for span in _spans(line)]
-    calls = [call for span in spans if (call := _call(_attributes(span))) is not None]
-    if not calls:
+    traces = list(dict.fromkeys(map(_trace, spans)))
+    models: list[Recorded] = []
+    tools: dict[str, Recorded] = {}  # by the ids of their spans
+    for span in spans:
+        attributes = _attributes(span)
+        call = _call(attributes)
+        tool = _tool(attributes) if call is None else None
+        if call is not None:
+            models.append(Recorded(*call, time=_time(span, _ENDS)))
+            traces = [_trace(span), *traces] if len(models) == 1 else traces
+        elif tool is not None and _parent(span) not in tools:  # a tool may run another one
+            name, sent, returned = tool
+            tools[_identity(span)] = Recorded(sent, returned, _time(span, _STARTS), name)
+    if not models:
         return None
-    # Each call of a model is sent all messages before it.
-    sent, replied = max(calls, key=lambda call: len(call[0]))
-    further = len({_trace(span) for span in spans}) - 1
-    return Chat(
-        [*sent, *replied],
-        id=_trace(spans[0]),
-        left_out={"further traces with their spans": further},
-    )
+    messages = conversation(models, list(tools.values()))
+    left_out = {
+        "further traces with their spans": len(set(traces)) - 1,
+        "calls of a model in another conversation": calls_apart(models, messages),
+    }
+    return Chat(messages, id=traces[0], left_out=left_out)
 
 
 def _attributes(span: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -67,6 +78,33 @@ def _call(attributes: Mapping[str, Any]) -> tuple[list[Any], list[Any]] | None:
         messages = openllmetry.messages
         return messages(attributes, "prompt"), messages(attributes, "completion")
     return None
+
+
+def _tool(attributes: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+    """The name of a tool that ran, what it was given and what it returned; `None`: none did."""
+    if attributes.get("gen_ai.operation.name") == "execute_tool":
+        returned = attributes.get("gen_ai.tool.call.result")
+        name = attributes.get("gen_ai.tool.name")
+        sent = attributes.get("gen_ai.tool.call.arguments")
+    else:
+        tool = openinference.tool(attributes)
+        if tool is None:
+            return None
+        name, sent, returned = tool
+    return None if returned is None else (str(name or "tool"), sent, returned)
+
+
+def _time(span: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    return str(first(span, (*names, *_STARTS)) or "")
+
+
+def _identity(span: Mapping[str, Any]) -> str:
+    identity = first(span, ("spanId", "span_id")) or mapping(span, "context").get("span_id")
+    return str(identity or "")
+
+
+def _parent(span: Mapping[str, Any]) -> str:
+    return str(first(span, ("parentSpanId", "parent_span_id", "parent_id")) or "")
 
 
 def _spans(value: Any) -> list[Mapping[str, Any]]:

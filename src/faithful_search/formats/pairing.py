@@ -62,12 +62,15 @@ class _Turn:
         if self.message is None:
             yield from followers
             return
-        message, reply = self.message, None
-        requests, answers = message.requests, message.answers
+        message = self.message
+        words_behind_calls: Message | None = None
+        requests = message.requests
+        answers = message.answers
         if requests and not answers and not results:
-            message, reply = split_behind_calls(message)
-        may_run = last and not (followers or answers or reply)  # calls at the very end
-        unanswered = bool(requests) and not results and not may_run
+            message, words_behind_calls = split_behind_calls(message)
+        # Calls at the very end lack no result: they may not have run yet.
+        at_the_end = last and not (followers or answers or words_behind_calls)
+        unanswered = bool(requests) and not results and not at_the_end
         message = message._replace(problems=self._problems_of(message, unanswered))
         if requests and answers:
             handing_in = [call for call in message.calls if call.answer is not None]
@@ -77,8 +80,8 @@ class _Turn:
             yield from words
             return
         yield message
-        if reply is not None:
-            yield reply
+        if words_behind_calls is not None:
+            yield words_behind_calls
         yield from followers
 
     def _problems_of(self, message: Message, unanswered: bool) -> tuple[Problem, ...]:
@@ -213,10 +216,12 @@ def pair(calls: Sequence[Label], results: Sequence[Label]) -> Pairing:
     names = [result.name.casefold() for result in results]
     if all(name in by_name for name in names):
         return Pairing([_next(by_name[name]) for name in names])
-    last = len(calls) - 1
-    in_order: list[int | None] = [min(number, last) for number in range(len(results))]
+    last_call = len(calls) - 1
+    places: list[int | None] = []
+    for number in range(len(results)):
+        places.append(min(number, last_call))
     names_other_calls = bool(by_id) and any(result.id for result in results)
-    return Pairing(in_order, assumed=names_other_calls)
+    return Pairing(places, assumed=names_other_calls)
 
 
 def _by_id(
@@ -224,12 +229,14 @@ def _by_id(
 ) -> list[int | None]:
     """For each result the place of the call with its id; results without one get what is left."""
     places: list[int | None] = []
-    for result in results:
+    without_id: list[int] = []
+    for number, result in enumerate(results):
         places.append(_next(by_id[result.id]) if result.id in by_id else None)
-    taken = set(places)
-    left = [place for place in range(len(calls)) if place not in taken]
-    without_id = [number for number, result in enumerate(results) if not result.id]
-    for number, place in zip(without_id, left, strict=False):
+        if not result.id:
+            without_id.append(number)
+    answered = set(places)
+    unanswered = [place for place in range(len(calls)) if place not in answered]
+    for number, place in zip(without_id, unanswered, strict=False):
         places[number] = place
     return places
 

@@ -42,7 +42,8 @@ def _part(part: Mapping[str, Any]) -> Mapping[str, Any]:
         call = {"id": part.get("tool_call_id"), "type": "function", "function": function}
         return {"role": "assistant", "content": "", "tool_calls": [call]}
     if kind in ("tool-return", "builtin-tool-return"):
-        return {"role": "tool", "tool_call_id": part.get("tool_call_id"), "content": content}
+        result = {"role": "tool", "tool_call_id": part.get("tool_call_id"), "content": content}
+        return {**result, "is_error": part.get("outcome") in ("failed", "denied")}
     if kind == "retry-prompt":  # what was wrong with a call
         error = {"role": "tool", "tool_call_id": part.get("tool_call_id"), "content": content}
         return {**error, "is_error": True}

@@ -39,62 +39,64 @@ _TEXTS = ("text", "content", "contents", "page_content", "snippet", "passage")
 def read(value: Any) -> Chat | None:
     """A row with a question, a list of contexts and an answer in plain words."""
     fields = mapping(value)
-    question = _first_text(fields, _QUESTIONS)
+    question_column = _first_text(fields, _QUESTIONS)
     contexts = _contexts(fields)
-    answer = _first_text(fields, _ANSWERS)
-    if question is None or contexts is None or answer is None:
+    answer_column = _first_text(fields, _ANSWERS)
+    if question_column is None or contexts is None or answer_column is None:
         return None
-    if TAGLIKE.search(fields[answer]):  # a transcript, to which the contexts may have been added
+    question, answer = fields[question_column].strip(), fields[answer_column]
+    if TAGLIKE.search(answer):  # a transcript, to which the contexts may have been added
         return None
-    asked = fields[question].strip()
     messages = [
-        {"role": "user", "content": asked},
-        *search("retrieval", {"query": asked}, contexts),
-        {"role": "assistant", "content": fields[answer]},
+        {"role": "user", "content": question},
+        *search("retrieval", {"query": question}, contexts),
+        {"role": "assistant", "content": answer},
     ]
-    return Chat(messages, asked, agents=frozenset((answer,)))
+    return Chat(messages, question, agents=frozenset((answer_column,)))
 
 
 def _first_text(fields: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+    """The first of these columns that holds a text."""
     return next((name for name in columns.named(fields, names) if text(fields[name])), None)
 
 
 def _contexts(fields: Mapping[str, Any]) -> list[dict[str, str]] | None:
     """The contexts as parts of a result; `None` where the row has no list of them."""
     for name in columns.named(fields, (*_CONTEXTS, *_RESULTS)):
-        listed = fields[name]
-        if isinstance(listed, str):
-            listed = _printed_list(listed)
-        if not isinstance(listed, list):
+        contexts = fields[name]
+        if isinstance(contexts, str):
+            contexts = _printed_list(contexts)
+        if not isinstance(contexts, list):
             continue
-        if name in _RESULTS and not mappings(listed, pure=True):
+        if name in _RESULTS and not mappings(contexts, pure=True):
             continue
-        passages = [_context(context) for context in listed]
+        passages = [_passage(context) for context in contexts]
         if all(passages):
-            return [context for context in passages if context is not None]
+            return [part for part in passages if part is not None]
     return None
 
 
-def _context(context: Any) -> dict[str, str] | None:
+def _passage(context: Any) -> dict[str, str] | None:
+    """A context as a part of a result; `None` where it has no text."""
     if isinstance(context, str):
         return passage({}, context)
     fields = mapping(context)
     fields = mapping(fields, "node") or fields  # LlamaIndex puts a score beside it
-    written = next((fields[name] for name in _TEXTS if text(fields.get(name))), None)
-    if written is None:
+    words = next((fields[name] for name in _TEXTS if text(fields.get(name))), None)
+    if words is None:
         return None
-    about = mapping(fields, "metadata") or mapping(fields, "meta")
+    metadata = mapping(fields, "metadata") or mapping(fields, "meta")
     names = {"title": fields.get("document_name")}
-    return passage({**names, **about, **fields}, written)
+    return passage({**names, **metadata, **fields}, words)
 
 
-def _printed_list(written: str) -> Any:
-    """The list in a cell of a table."""
-    if not written.lstrip().startswith("["):
+def _printed_list(cell: str) -> Any:
+    """The list in a cell of a table, as JSON or as Python prints it; `None`: there is none."""
+    if not cell.lstrip().startswith("["):
         return None
     for read_list in (loose_json.decode, ast.literal_eval):
         try:
-            return read_list(written)
+            return read_list(cell)
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
     return None

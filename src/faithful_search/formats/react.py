@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from .base import Chat, Format, Messages, mappings
+from .call_texts import answer_message
 from .chat import Problem
-from .messages import answer_message
 
 _MARK = re.compile(
     r"^(Question|Thought|Action Input|Action|Observation|Final Answer|Answer)(?: ?[0-9]{1,4})?:[ "
@@ -48,18 +48,29 @@ def _of_text(text: str) -> Chat | None:
     """A transcript: nothing shows who wrote what in it."""
     before, parts = _split(text)
     questions = [place for place, part in enumerate(parts) if part.name == "Question"]
-    episode = parts[questions[-1] + 1 :] if questions else parts
+    if questions:
+        last = questions[-1]
+        question: str | None = parts[last].text
+        episode = parts[last + 1 :]
+        earlier = len(questions) - 1
+    else:
+        question = _instruction(before)
+        episode = parts
+        earlier = 0
     if not _acts(episode):
         return None
-    question = parts[questions[-1]].text if questions else _instruction(before)
-    left_out = {"questions before the last": max(len(questions) - 1, 0)}
-    messages = [{"role": "user", "content": question or ""}, *_messages(episode)]
-    return Chat(messages, question, left_out=left_out, of_text=True)
+    return Chat(
+        [{"role": "user", "content": question or ""}, *_messages(episode)],
+        question,
+        left_out={"questions before the last": earlier},
+        of_text=True,
+    )
 
 
 def _of_chat(messages: list[Mapping[str, Any]]) -> Chat | None:
-    """A chat: observations are what the user says. One that the agent writes itself is left out and
-    reported. Prompts of the system are no part of the episode.
+    """A chat: observations are what the user says. One in the agent's own message, where CrewAI
+    puts them, is left out and reported: nothing shows who wrote it. Prompts of the system are no
+    part of the episode.
     """
     turns = [(message.get("role"), message.get("content")) for message in messages]
     roles = [role for role, _ in turns]
@@ -70,7 +81,10 @@ def _of_chat(messages: list[Mapping[str, Any]]) -> Chat | None:
     first = roles.index("user")
     later = [(role, str(content)) for role, content in turns[first + 1 :]]
     observed = [content for role, content in later if role == "user"]
-    if not observed or not all(map(_OBSERVED.match, observed)):
+    if not all(map(_OBSERVED.match, observed)):
+        return None
+    spoken = [content.lstrip() for role, content in later if role == "assistant"]
+    if not observed and not all(map(_MARK.match, spoken)):  # no user tells that it is ReAct
         return None
     episode: list[_Part] = []
     forged = 0
@@ -85,7 +99,7 @@ def _of_chat(messages: list[Mapping[str, Any]]) -> Chat | None:
             episode += without_observations
     if not _acts(episode):
         return None
-    why = "the agent wrote an observation itself: it is no evidence"
+    why = "an observation stands in the agent's own message: it is no evidence"
     problems = (Problem("response_forged", why),) if forged else ()
     question, earlier = _asked(str(turns[first][1]))
     return Chat(
@@ -116,10 +130,14 @@ def _agents_parts(content: str) -> list[_Part]:
     as a question: the episode's is the user's.
     """
     before, parts = _split(content)
-    thought = [_Part("Thought", before.strip())] if before.strip() else []
+    agents_parts: list[_Part] = []
+    if before.strip():
+        agents_parts.append(_Part("Thought", before.strip()))
     for part in parts:
-        thought.append(part._replace(name="Thought") if part.name == "Question" else part)
-    return thought
+        if part.name == "Question":
+            part = part._replace(name="Thought")
+        agents_parts.append(part)
+    return agents_parts
 
 
 def _asked(prompt: str) -> tuple[str, int]:
@@ -128,7 +146,9 @@ def _asked(prompt: str) -> tuple[str, int]:
     """
     before, parts = _split(prompt)
     questions = [part.text for part in parts if part.name == "Question"]
-    return (questions[-1], len(questions) - 1) if questions else (before.strip(), 0)
+    if not questions:
+        return before.strip(), 0
+    return questions[-1], len(questions) - 1
 
 
 def turn(content: str) -> Messages:
@@ -166,7 +186,9 @@ def _messages(episode: list[_Part]) -> Messages:
 
 def _instruction(prompt: str) -> str | None:
     instruction = _INSTRUCTION.search(prompt)
-    return instruction[1].strip() if instruction and instruction[2] else None
+    if instruction is None or not instruction[2]:
+        return None
+    return instruction[1].strip()
 
 
 def action_of(action: str, arguments: str | None = None) -> dict[str, Any]:
@@ -182,7 +204,8 @@ def action_of(action: str, arguments: str | None = None) -> dict[str, Any]:
         if brackets:
             name, words = brackets.groups()
     is_json = words.lstrip().startswith("{")
-    words = words if is_json else words.strip().strip("\"'")
+    if not is_json:
+        words = words.strip().strip("\"'")
     if name.lower() == "finish":
         return answer_message(words)
     call = {"name": name, "arguments": words if is_json else {"query": words}}

@@ -8,13 +8,20 @@ from typing import Any
 from .. import columns
 from .base import Chat, Format, Messages, mapping, mappings, text
 from .blocks import as_json
-from .messages import answer_message, hands_in
+from .call_texts import answer_message, hands_in
 from .react import action_of
 
 _LISTS = ("trajectory", "steps", "history", "scratchpad", "react_steps", "intermediate_steps")
 _THOUGHTS = ("thought", "thoughts", "reasoning", "think")
 _OBSERVATIONS = ("observation", "obs", "observations", "result", "tool_output")
-_INPUTS = ("action_input", "action_args", "action_arguments", "arguments", "args")
+_ACTIONS = ("action", "tool", "tool_name")
+_INPUTS = (
+    *("action_input", "action_args", "action_arguments", "tool_input", "tool_args"),
+    *("arguments", "args"),
+)
+# In a step with a tool alone: beside an action these may be what the model read and wrote
+_TOOL_INPUTS = (*_INPUTS, "input", "query", "parameters")
+_TOOL_OBSERVATIONS = (*_OBSERVATIONS, "output")
 _ANSWERS = ("final_answer", "prediction", "model_answer", "output", "response")
 
 
@@ -32,9 +39,9 @@ def read(value: Any) -> Chat | None:
     if column is not None:
         messages.append(answer_message(fields[column]))
     question = text(fields.get("question")) or text(fields.get("task"))
-    asked: Messages = [{"role": "user", "content": question}] if question else []
+    prompt: Messages = [{"role": "user", "content": question}] if question else []
     agents = frozenset([column] if column else [])  # so that it is not taken for a gold answer
-    return Chat([*asked, *messages], question, agents=agents)
+    return Chat([*prompt, *messages], question, agents=agents)
 
 
 def _answer_column(fields: Mapping[str, Any]) -> str | None:
@@ -62,7 +69,13 @@ def _steps(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _is_step(step: Mapping[str, Any]) -> bool:
-    return "role" not in step and ("action" in step or _first(step, _THOUGHTS) is not None)
+    acts = any(name in step for name in _ACTIONS)
+    return "role" not in step and (acts or _first(step, _THOUGHTS) is not None)
+
+
+def _is_of_tool(step: Mapping[str, Any]) -> bool:
+    """Whether a step names a tool, and no action."""
+    return not step.get("action") and _first(step, _ACTIONS) is not None
 
 
 def _first(step: Mapping[str, Any], names: tuple[str, ...]) -> Any:
@@ -83,7 +96,7 @@ def _messages(step: Mapping[str, Any], number: str) -> Messages:
         return [*messages, action]
     [call] = action["tool_calls"]
     messages.append({**action, "tool_calls": [{**call, "id": number}]})
-    observation = _first(step, _OBSERVATIONS)
+    observation = _first(step, _TOOL_OBSERVATIONS if _is_of_tool(step) else _OBSERVATIONS)
     if observation is not None:
         messages.append({"role": "tool", "tool_call_id": number, "content": observation})
     return messages
@@ -94,7 +107,7 @@ def _action(step: Mapping[str, Any]) -> dict[str, Any] | None:
     name, arguments = _named(step)
     if name is None:
         return None
-    if arguments is None and not isinstance(step["action"], Mapping):
+    if arguments is None and isinstance(step.get("action"), str):
         return action_of(name)  # `search[words]`
     if isinstance(arguments, str) and not arguments.lstrip().startswith("{"):
         arguments = {"query": arguments}
@@ -103,10 +116,10 @@ def _action(step: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _named(step: Mapping[str, Any]) -> tuple[str | None, Any]:
     """The name of a step's action, and its arguments: within the action or beside it."""
-    name = step.get("action")
-    arguments = _first(step, _INPUTS)
+    name = _first(step, _ACTIONS)
+    arguments = _first(step, _TOOL_INPUTS if _is_of_tool(step) else _INPUTS)
     if isinstance(name, Mapping):
-        within = _first(name, ("arguments", "args", "input", "tool_input", *_INPUTS))
+        within = _first(name, ("arguments", "args", "input", *_INPUTS))
         arguments = arguments if within is None else within
         name = _first(name, ("name", "tool", "tool_name", "type", "action"))
     if not isinstance(name, str) or not name.strip():

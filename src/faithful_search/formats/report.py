@@ -16,8 +16,8 @@ from typing import Any
 from .. import columns
 from ..trajectory import NO_TRACE, NOT_REACHABLE
 from .base import Chat, Format, Messages, mapping, mappings, text
+from .call_texts import answer_message
 from .chat import Problem
-from .messages import answer_message
 from .searches import passage, search
 
 FETCHED = "fetched_sources"
@@ -39,9 +39,9 @@ def read(value: Any) -> Chat | None:
     if question is None and not fields.keys() <= {"id", report, FETCHED}:
         return None
     pages = mappings(fields, FETCHED)
-    asked = [{"role": "user", "content": question.strip()}] if question else []
+    prompt = [{"role": "user", "content": question.strip()}] if question else []
     return Chat(
-        messages=[*asked, *_retrieval(pages), answer_message(fields[report])],
+        messages=[*prompt, *_retrieval(pages), answer_message(fields[report])],
         question=question.strip() if question else None,
         agents=frozenset((report,)),
         dialect="openai",

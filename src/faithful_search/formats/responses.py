@@ -25,56 +25,72 @@ def read(value: Any) -> Chat | None:
         if not isinstance(output, list | tuple):
             return None
         value = [*_request(value, response), *output]
-    items = mappings(value, pure=True)
-    if not items or not (is_response or any(map(is_item, items))):
+    entries = mappings(value, pure=True)
+    if not entries or not (is_response or any(map(is_item, entries))):
         return None
-    if not all("role" in item or is_item(item) for item in items):
+    if not all("role" in entry or text(entry.get("type")) for entry in entries):
         return None
-    return Chat(as_messages(items), id=name)
+    return Chat(as_messages(entries), id=name)
 
 
 def _request(value: Mapping[str, Any], response: Mapping[str, Any]) -> Messages:
     """What was asked, beside the response or in it."""
     request = mapping(value, "responses_create_params")  # NeMo Gym's
-    written = request.get("input", value.get("input", response.get("input")))
-    messages: Messages = mappings(written)
-    if text(written):
-        messages = [{"role": "user", "content": written}]
+    prompt = request.get("input", value.get("input", response.get("input")))
+    messages: Messages = mappings(prompt)
+    if text(prompt):
+        messages = [{"role": "user", "content": prompt}]
     if text(request.get("instructions")):
         messages = [{"role": "system", "content": request["instructions"]}, *messages]
     return messages
 
 
-def is_item(item: Mapping[str, Any]) -> bool:
+def is_item(entry: Mapping[str, Any]) -> bool:
     """Whether this is an item of the API and not a message of a chat."""
-    kind = item.get("type")
-    if kind == "message" and item.get("role") == "assistant":
-        return "id" in item
-    if not isinstance(kind, str) or "role" in item:
+    kind = entry.get("type")
+    if kind == "message" and entry.get("role") == "assistant":
+        return "id" in entry
+    if not isinstance(kind, str) or "role" in entry:
         return False
     return kind == "reasoning" or kind.endswith(_ENDS)
 
 
-def as_messages(items: list[Mapping[str, Any]]) -> Messages:
-    """The items as messages. One without a role is a part of the agent's message, or a result.
+def as_messages(entries: list[Mapping[str, Any]]) -> Messages:
+    """The items as messages. One without a role is a part of the agent's message, or a result; one
+    of an unknown kind is a part that is not read, and is counted.
 
     After a call that the server ran stands its result, an empty one if need be: what the agent says
     next it says after the result, and not beside the call.
     """
     messages: Messages = []
-    for item in items:
-        if "role" in item:
-            messages.append(item)
+    for entry, follower in zip(entries, [*entries[1:], {}], strict=True):
+        if "role" in entry:
+            messages.append(entry)
             continue
-        messages.append({"role": "assistant", "content": [item]})
-        if _ran_on_the_server(item) and not any(part.kind == "result" for part in parts([item])):
-            identity = first(item, ("call_id", "id"))
+        is_known = is_item(entry) or _is_output(entry)
+        part = entry if is_known else {"type": entry.get("type")}
+        messages.append({"role": "assistant", "content": [part]})
+        identity = first(entry, ("call_id", "id"))
+        if _is_output(follower) and follower.get("call_id") in (None, identity):
+            continue
+        if _ran_on_the_server(entry) and not _holds_result(entry):
             messages.append({"role": "tool", "tool_call_id": identity, "content": ""})
     return messages
 
 
-def _ran_on_the_server(item: Mapping[str, Any]) -> bool:
-    kind = item.get("type")
+def _is_output(entry: Mapping[str, Any]) -> bool:
+    """Whether this is what a call returned."""
+    kind = entry.get("type")
+    return isinstance(kind, str) and kind.endswith("_output")
+
+
+def _holds_result(call: Mapping[str, Any]) -> bool:
+    """Whether a call brings its result itself."""
+    return any(part.kind == "result" for part in parts([call]))
+
+
+def _ran_on_the_server(entry: Mapping[str, Any]) -> bool:
+    kind = entry.get("type")
     return isinstance(kind, str) and kind.endswith("_call") and kind not in _CLIENTS
 
 

@@ -40,13 +40,16 @@ def messages_in(text: str) -> Messages:
     heads = list(_HEAD.finditer(text))
     if not heads or text[: heads[0].start()].strip():
         return []
-    ends = [*(head.start() for head in heads[1:]), len(text)]
+    starts = [head.start() for head in heads]
     messages: Messages = []
-    for head, end in zip(heads, ends, strict=True):
+    for head, end in zip(heads, [*starts[1:], len(text)], strict=True):
         role = _ROLES[head["role"].lower()]
-        messages.append({"role": role, "content": text[head.end() : end].strip()})
+        content = text[head.end() : end].strip()
+        messages.append({"role": role, "content": content})
     roles = [message["role"] for message in messages]
-    return messages if roles[0] != "assistant" and "user" in roles else []
+    if roles[0] == "assistant" or "user" not in roles:
+        return []
+    return messages
 
 
 def read(value: Any) -> Chat | None:

@@ -41,11 +41,25 @@ class ReturnedPages:
 
     def __init__(self) -> None:
         self._texts: list[str] = []
+        self._all_texts: list[str] = []
         self._pages: set[str] = set()
 
     def add(self, text: str) -> None:
         """Add the text that a tool returned."""
         self._texts.append(text)
+        self._all_texts.append(text)
+
+    def has(self, passages: Sequence[Mapping[str, str]]) -> bool:
+        """Whether all of these were returned: their pages, or where they have none their texts."""
+        for passage in passages:
+            text = passage["content"]
+            if passage["url"] or not text:
+                returned = self.holds(passage["url"])
+            else:
+                returned = any(text in page for page in self._all_texts)
+            if not returned:
+                return False
+        return True
 
     def holds(self, address: str) -> bool:
         """Whether the page of this address was returned; false for an empty address."""
@@ -70,14 +84,19 @@ def searched_beside(
     executed = _executed(message, number)
     if executed:
         return executed
+    identity = f"search {number}"
     for fields in (message, *(mapping(message, name) for name in _BESIDE)):
         metadata = mapping(fields, "groundingMetadata") or mapping(fields, "grounding_metadata")
         queries = metadata.get("webSearchQueries") or metadata.get("web_search_queries")
-        passages = _results(fields) or _grounding(metadata) or _cited_documents(fields)
-        passages = passages or _sources(fields)
-        if passages and returned and all(returned.holds(page["url"]) for page in passages):
+        fetched = _read_pages(fields)
+        if fetched and not metadata:
+            if returned and returned.has(fetched):
+                return []
+            return search("url_context", {}, fetched, identity)
+        passages = _results(fields) or _grounding(metadata)
+        passages = passages or _cited_documents(fields) or _sources(fields)
+        if passages and returned and returned.has(passages):
             return []
-        identity = f"search {number}"
         if metadata and (passages or queries):
             return search("google_search", {"queries": queries or []}, passages, identity)
         if passages:
@@ -89,29 +108,37 @@ def _executed(message: Mapping[str, Any], number: int) -> Messages:
     """Groq's `executed_tools`: calls that the server ran, each with its own results."""
     messages: Messages = []
     for place, tool in enumerate(mappings(message, "executed_tools")):
-        results = mappings(mapping(tool, "search_results"), "results")
-        passages: list[Any] = [passage(result, result.get("content")) for result in results]
-        if not passages:
-            passages = [{"type": "text", "text": str(tool.get("output") or "")}]  # what it printed
+        returned: list[dict[str, str]] = []
+        for result in mappings(mapping(tool, "search_results"), "results"):
+            returned.append(passage(result, result.get("content")))
+        if not returned:
+            printed = str(tool.get("output") or "")
+            returned.append({"type": "text", "text": printed})
         name = str(tool.get("name") or tool.get("type") or "tool")
         arguments = tool.get("arguments") or {}
-        messages += search(name, arguments, passages, identity=f"search {number}.{place}")
+        messages += search(name, arguments, returned, identity=f"search {number}.{place}")
     return messages
 
 
 def _results(fields: Mapping[str, Any]) -> list[dict[str, str]]:
     """Perplexity's `search_results`, or the addresses in its `citations`."""
     results = mappings(fields, "search_results")
-    listed = fields.get("citations")
-    if not results and isinstance(listed, list):
-        results = [{"url": url} for url in listed if isinstance(url, str) and is_address(url)]
+    for block in mappings(fields, "web_search_results"):  # Anthropic's, as LiteLLM keeps them
+        results += mappings(block, "content") or [block]
+    citations = fields.get("citations")
+    if not results and isinstance(citations, list):
+        for address in citations:
+            if isinstance(address, str) and is_address(address):
+                results.append({"url": address})
     return [passage(result, result.get("snippet") or result.get("text")) for result in results]
 
 
 def _sources(fields: Mapping[str, Any]) -> list[dict[str, str]]:
     """The passages that a framework retrieved for a message, and keeps beside it."""
-    for name in _SOURCES:
-        passages = [_source(source) for source in mappings(fields, name, pure=True)]
+    # Agno keeps them in an object; a list of references may be the agent's own
+    places = {**fields, "references": mapping(fields, "references").get("references")}
+    for name in (*_SOURCES, "references"):
+        passages = [_source(source) for source in mappings(places, name, pure=True)]
         if passages and all(passage["url"] or passage["content"] for passage in passages):
             return passages
     return []
@@ -119,11 +146,13 @@ def _sources(fields: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def _source(source: Mapping[str, Any]) -> dict[str, str]:
     """A retrieved passage; its title, address and text may stand one level down."""
-    fields = dict(mapping(source, "source") or mapping(source, "node"))
-    fields = fields or dict(mapping(source, "metadata"))
-    fields |= {name: value for name, value in source.items() if value}
-    document = fields.get("document")
+    inner = mapping(source, "source") or mapping(source, "node") or mapping(source, "metadata")
+    fields = dict(inner)
+    for name, value in source.items():
+        if value:  # an empty field must not hide the inner one
+            fields[name] = value
     content = ""
+    document = fields.get("document")
     if isinstance(document, list):
         content = "\n".join(piece for piece in document if isinstance(piece, str))
     result = {
@@ -149,8 +178,17 @@ def _grounding(metadata: Mapping[str, Any]) -> list[dict[str, str]]:
     passages = []
     for chunk in chunks:
         source = mapping(chunk, "web") or mapping(chunk, "retrievedContext")
+        source = source or mapping(chunk, "retrieved_context") or mapping(chunk, "maps")
         passages.append(passage(source, source.get("text")))
     return passages
+
+
+def _read_pages(fields: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The pages that Gemini's server opened (`urlContextMetadata`)."""
+    metadata = mapping(fields, "urlContextMetadata") or mapping(fields, "url_context_metadata")
+    pages = mappings(metadata, "urlMetadata") or mappings(metadata, "url_metadata")
+    urls = [page.get("retrievedUrl") or page.get("retrieved_url") for page in pages]
+    return [passage({"url": url}) for url in urls if url]
 
 
 def _cited_documents(fields: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -159,9 +197,10 @@ def _cited_documents(fields: Mapping[str, Any]) -> list[dict[str, str]]:
     for citation in mappings(fields, "citations"):
         for source in mappings(citation, "sources"):
             document = mapping(source, "document")
-            identity = str(source.get("id") or document.get("id") or f"document {len(documents)}")
-            if document:
-                documents[identity] = passage(document, document.get("text"))
+            if not document:
+                continue
+            identity = source.get("id") or document.get("id") or f"document {len(documents)}"
+            documents[str(identity)] = passage(document, document.get("text"))
     return list(documents.values())
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from .base import Chat, Format, Messages, mapping, mappings, text
 from .blocks import as_json
-from .messages import answer_message, hands_in
+from .call_texts import answer_message, hands_in
 
 _MARKS = frozenset(("step_number", "task", "system_prompt", "plan", "model_output_message"))
 _CODE = "python_interpreter"

@@ -11,9 +11,11 @@ They stand in a list, in a row beside the request, or one a line of a file.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
-from .base import Chat, Format, Messages, mapping, mappings, reread
+from .base import Chat, Format, Messages, first, mapping, mappings, reread
+from .blocks import as_json
 
 _CHUNK = "chat.completion.chunk"
 # Events of OpenAI's that hold the whole response
@@ -27,8 +29,18 @@ _EVENTS = frozenset(
 )
 # Fields of a row that may hold a list of events
 _LISTS = ("response", "output", "chunks", "events", "stream", "completion")
-# Fields of a message whose pieces are texts to be joined
-_TEXTS = ("content", "reasoning_content", "reasoning")
+# Fields of a piece that are put together in a way of their own
+_JOINED = frozenset(("role", "content", "tool_calls", "function_call", "annotations"))
+# What an API sends with a piece, or beside it, of what it searched for
+_SOURCES = ("citations", "search_results")
+# Lists of pieces of a thought, as OpenRouter and LiteLLM send them, and the text of such a piece
+_THOUGHTS = ("reasoning_details", "thinking_blocks")
+_THOUGHT_TEXTS = ("text", "thinking", "summary")
+# What Gemini sends beside a piece of what its answer rests on
+_GROUNDING = (
+    *("groundingMetadata", "grounding_metadata"),
+    *("urlContextMetadata", "url_context_metadata"),
+)
 # The field of a piece that holds its text, by the type of the piece
 _DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 
@@ -74,72 +86,222 @@ def _are_events(events: Sequence[Mapping[str, Any]]) -> bool:
     """Whether these are the events of a stream, by the first of them."""
     if not events:
         return False
-    first = events[0]
-    kind = first.get("type")
+    event = events[0]
+    kind = event.get("type")
     if isinstance(kind, str) and (kind in _EVENTS or kind.startswith("response.")):
         return True
-    if _delta(first) is not None:
+    if _delta(event) is not None:
         return True
-    return len(events) > 1 and bool(_candidate(first))  # one alone is a response of Gemini's
+    return len(events) > 1 and bool(_candidate(event))  # one alone is a response of Gemini's
 
 
-def _answered(asked: Messages, events: Sequence[Mapping[str, Any]]) -> Chat | None:
+def _answered(prompt: Messages, events: Sequence[Mapping[str, Any]]) -> Chat | None:
     """The messages that were asked, and the answer that the events are pieces of."""
     if not _are_events(events):
         return None
-    for event in events:
-        if event.get("type") in _WHOLE:
-            chat = reread(mapping(event, "response"))
-            return None if chat is None else Chat([*asked, *chat.messages], id=chat.id)
+    responses = [mapping(event, "response") for event in events if event.get("type") in _WHOLE]
+    if responses:
+        chat = reread(responses[0])
+        if chat is None:
+            return None
+        further_answers = len({str(response.get("id")) for response in responses}) - 1
+        left_out = {**chat.left_out, "further answers": further_answers}
+        return Chat([*prompt, *chat.messages], id=chat.id, left_out=left_out)
     deltas = [delta for delta in map(_delta, events) if delta is not None]
-    message: dict[str, Any] | None
+    further_answers = 0
     if deltas:
-        message = _of_deltas(deltas)
+        messages = [_of_deltas(deltas, events)]
+        further_answers = max(len(_answers(events)) - 1, 0)
     elif any(event.get("type") in _EVENTS for event in events):
-        blocks = _of_blocks(events)
-        message = {"role": "assistant", "content": blocks} if blocks else None
+        messages, further_answers = _of_anthropic(events)
     else:
-        message = _of_candidates(events)
-    return Chat([*asked, message]) if message else None
+        messages, further_answers = _of_candidates(events)
+    if not messages:
+        return None
+    return Chat([*prompt, *messages], left_out={"further answers": further_answers})
+
+
+def _answers(events: Sequence[Mapping[str, Any]]) -> set[int]:
+    """The indices of the answers that OpenAI's events are pieces of."""
+    indices: set[int] = set()
+    for event in events:
+        indices.update(map(_place, mappings(event, "choices")))
+    return indices
 
 
 def _delta(event: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The piece in an event of OpenAI's; `None` for any other event. The last one may be empty, and
-    only count tokens.
+    """The piece of the first answer in an event of OpenAI's; `None` for any other event. The last
+    one may be empty, and only count tokens.
     """
     choices = mappings(event, "choices")
-    if choices:
-        return mapping(choices[0], "delta") if "delta" in choices[0] else None
-    return {} if event.get("object") == _CHUNK else None
+    if not choices:
+        return {} if event.get("object") == _CHUNK else None
+    if not any("delta" in choice for choice in choices):
+        return None
+    firsts = [mapping(choice, "delta") for choice in choices if _place(choice) == 0]
+    return firsts[0] if firsts else {}
 
 
-def _of_deltas(deltas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The message of OpenAI's pieces."""
-    message: dict[str, Any] = {"role": "assistant", "content": ""}
-    for name in _TEXTS:
-        texts = [delta[name] for delta in deltas if isinstance(delta.get(name), str)]
-        if texts:
-            message[name] = "".join(texts)
-    pieces_of_calls: dict[int, list[Mapping[str, Any]]] = {}
+def _of_deltas(
+    deltas: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The message of OpenAI's pieces, which stand in these events."""
+    message: dict[str, Any] = {"role": "assistant", "content": _content(deltas)}
+    pieces_of_calls: list[Mapping[str, Any]] = []
+    pieces_of_function: list[Mapping[str, Any]] = []  # as the API had it before `tool_calls`
+    annotations: list[Mapping[str, Any]] = []
     for delta in deltas:
-        for piece in mappings(delta, "tool_calls"):
-            pieces_of_calls.setdefault(_place(piece), []).append(piece)
+        pieces_of_calls += mappings(delta, "tool_calls")
+        if mapping(delta, "function_call"):
+            pieces_of_function.append({"function": delta["function_call"]})
+        annotations += mappings(delta, "annotations")
     if pieces_of_calls:
-        message["tool_calls"] = [_call(pieces) for pieces in pieces_of_calls.values()]
-    citations = [delta["citations"] for delta in deltas if delta.get("citations")]
-    if citations:
-        message["citations"] = citations[-1]
+        message["tool_calls"] = [_call(pieces) for pieces in _by_call(pieces_of_calls)]
+    if pieces_of_function:
+        message["function_call"] = _call(pieces_of_function)["function"]
+    if annotations:
+        message["annotations"] = annotations
+    for name in dict.fromkeys(name for delta in deltas for name in delta):
+        if name in _THOUGHTS:
+            thoughts = [_text_of(delta.get(name)) for delta in deltas]
+            message[name] = [{"text": "".join(thoughts)}]
+        elif name == "audio":
+            spoken = [mapping(delta, name).get("transcript") for delta in deltas]
+            message[name] = {"transcript": "".join([text for text in spoken if text])}
+        elif name not in _JOINED and name not in _SOURCES:
+            message[name] = _joined(deltas, name)
+    for name in _SOURCES:  # each list has all so far
+        for sent in (*deltas, *events):
+            if sent.get(name):
+                message[name] = sent[name]
     return message
+
+
+def _content(deltas: Sequence[Mapping[str, Any]]) -> str | list[dict[str, Any]] | None:
+    """The content in these pieces: a text; of Mistral's models that think, a list of blocks. `None`
+    where it is empty, as beside a refusal.
+    """
+    contents = [delta.get("content") for delta in deltas]
+    if not any(isinstance(content, list) for content in contents):
+        return "".join([content for content in contents if isinstance(content, str)]) or None
+    blocks: list[dict[str, Any]] = []
+    for content in contents:
+        listed = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        for block in mappings(listed):
+            kind = block.get("type")
+            if kind not in ("text", "thinking"):
+                blocks.append(dict(block))
+                continue
+            if not blocks or blocks[-1].get("type") != kind:
+                blocks.append({"type": kind, kind: []})
+            blocks[-1][kind].append(_text_of(block.get(kind)))
+    for block in blocks:  # joined at the end: a text that grows piece by piece takes long
+        kind = block.get("type")
+        if kind in ("text", "thinking"):
+            block[kind] = "".join(block[kind])
+    return blocks
+
+
+def _text_of(pieces: Any) -> str:
+    """The text of a block that came as a text; of a thought also in a list of pieces."""
+    if isinstance(pieces, str):
+        return pieces
+    texts = [first(piece, _THOUGHT_TEXTS) for piece in mappings(pieces)]
+    return "".join([text for text in texts if isinstance(text, str)])
+
+
+def _joined(deltas: Sequence[Mapping[str, Any]], name: str) -> Any:
+    """A field of a message that came in these pieces: texts and lists are joined, of anything else
+    the last counts.
+    """
+    pieces = [delta[name] for delta in deltas if delta.get(name) is not None]
+    if not pieces:
+        return None
+    if all(isinstance(piece, str) for piece in pieces):
+        return "".join(pieces)
+    if all(isinstance(piece, list) for piece in pieces):
+        return _each_once(list(chain.from_iterable(pieces)))
+    return pieces[-1]
+
+
+def _each_once(entries: list[Any]) -> list[Any]:
+    """Entries of lists that came one after the other: equal ones once, and of a tool that was sent
+    while it ran and again with its result, the last.
+    """
+    if len(mappings(entries)) < len(entries):
+        return entries
+    distinct: dict[str, dict[str, Any]] = {}
+    latest: dict[int, str] = {}  # the last entry of each index
+    for entry in entries:
+        key = as_json(entry)
+        index = entry.get("index")
+        if isinstance(index, int):
+            before = distinct.get(latest.get(index, ""), {})
+            if before and all(entry.get(name) == value for name, value in before.items() if value):
+                del distinct[latest[index]]
+            latest[index] = key
+        distinct[key] = entry
+    return list(distinct.values())
+
+
+def _by_call(pieces: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """The pieces of each call. Some servers number all calls 0, or none: there a name with another
+    id begins a call.
+    """
+    calls: list[list[Mapping[str, Any]]] = []
+    last_at: dict[int, list[Mapping[str, Any]]] = {}
+    for piece in pieces:
+        call = last_at.get(_place(piece))
+        is_named = bool(mapping(piece, "function").get("name") and piece.get("id"))
+        if call is None or (is_named and piece["id"] != call[0].get("id")):
+            call = []
+            last_at[_place(piece)] = call
+            calls.append(call)
+        call.append(piece)
+    return calls
 
 
 def _call(pieces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The call that was streamed in these pieces."""
     identity = next((str(piece["id"]) for piece in pieces if piece.get("id")), "")
     functions = [mapping(piece, "function") for piece in pieces]
-    function = {}
-    for name in ("name", "arguments"):
-        function[name] = "".join([str(piece.get(name) or "") for piece in functions])
-    return {"id": identity, "function": function}
+    names = [str(piece["name"]) for piece in functions if piece.get("name")]
+    if len(set(names)) == 1:  # some servers send the whole name with each piece
+        names = names[:1]
+    arguments = [_text_of_arguments(piece.get("arguments")) for piece in functions]
+    return {
+        "id": identity,
+        "function": {"name": "".join(names), "arguments": "".join(arguments)},
+    }
+
+
+def _text_of_arguments(arguments: Any) -> str:
+    """A piece of a call's arguments; some servers send them whole, as an object."""
+    if isinstance(arguments, str):
+        return arguments
+    return as_json(arguments) if arguments else ""
+
+
+def _of_anthropic(events: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """The messages of Anthropic's events, and how many further answers there are."""
+    contents = [blocks for blocks in map(_of_blocks, _replies(events)) if blocks]
+    messages: list[dict[str, Any]] = []
+    for blocks in contents:
+        messages.append({"role": "assistant", "content": blocks})
+        # Behind a call of a tool the next reply goes on; else it is another answer.
+        if not any(block.get("type") == "tool_use" for block in blocks):
+            break
+    return messages, len(contents) - len(messages)
+
+
+def _replies(events: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """The events of each of Anthropic's messages."""
+    replies: list[list[Mapping[str, Any]]] = [[]]
+    for event in events:
+        if event.get("type") == "message_start" and replies[-1]:
+            replies.append([])
+        replies[-1].append(event)
+    return replies
 
 
 def _of_blocks(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -151,6 +313,9 @@ def _of_blocks(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         if event.get("type") == "content_block_start":
             blocks[place] = dict(mapping(event, "content_block"))
         delta = mapping(event, "delta")
+        if delta.get("type") == "citations_delta":
+            block = blocks.setdefault(place, {"type": "text", "text": ""})
+            block["citations"] = [*(block.get("citations") or []), delta.get("citation")]
         field = _DELTAS.get(str(delta.get("type")))
         if field is not None:
             pieces.setdefault((place, field), []).append(str(delta.get(field) or ""))
@@ -175,14 +340,29 @@ def _candidate(event: Mapping[str, Any]) -> Mapping[str, Any]:
     return candidates[0] if candidates and mapping(candidates[0], "content") else {}
 
 
-def _of_candidates(events: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The message of Gemini's pieces; what it is grounded on comes with the last ones."""
-    pieces = [piece for piece in map(_candidate, events) if piece]
-    parts = [part for piece in pieces for part in mappings(mapping(piece, "content"), "parts")]
-    metadata = [piece["groundingMetadata"] for piece in pieces if piece.get("groundingMetadata")]
+def _of_candidates(events: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """The message of the first candidate in Gemini's pieces, if it says anything, and how many
+    further candidates there are. What it is grounded on comes with the last pieces, which may say
+    nothing themselves.
+    """
+    parts: list[Mapping[str, Any]] = []
+    metadata: dict[str, Any] = {}
+    indices: set[int] = set()
+    for event in events:
+        for place, candidate in enumerate(mappings(event, "candidates")):
+            index = candidate.get("index")
+            if not isinstance(index, int):
+                index = place
+            indices.add(index)
+            if index != 0:
+                continue
+            parts += mappings(mapping(candidate, "content"), "parts")
+            for name in _GROUNDING:
+                if candidate.get(name):
+                    metadata[name] = candidate[name]
     if not parts:
-        return None
-    return {"role": "model", "parts": parts, "groundingMetadata": metadata[-1] if metadata else {}}
+        return [], 0
+    return [{"role": "model", "parts": parts, **metadata}], len(indices - {0})
 
 
 FORMAT = Format("a streamed answer of a chat API", read, frozenset(("delta",)), group=group)

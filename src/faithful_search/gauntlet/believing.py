@@ -29,13 +29,12 @@ class Believers(Generator):
     ) -> None:
         self.cheat, self.policy = cheat, policy
         self.tokenizer = policy.tokenizer if policy else Characters()
-        self.turns = {
-            _turn(step, trajectory.dialect)
-            for trajectory in cheating
-            for step in trajectory.steps
-            if step.call
-        }
-        self.dialect = next((trajectory.dialect for trajectory in cheating), "pou")
+        self.turns: set[str] = set()
+        for trajectory in cheating:
+            for step in trajectory.steps:
+                if step.call:
+                    self.turns.add(_turn(step, trajectory.dialect))
+        self.dialect = cheating[0].dialect if cheating else "pou"
 
     def generate(
         self,
@@ -50,34 +49,39 @@ class Believers(Generator):
     def choice_probs(
         self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]
     ) -> list[list[float]]:
-        steps = [self._last(prompt) for prompt in prompts]
-        cheats = [_turn(step, self.dialect) in self.turns for step in steps]
-        answers: dict[int, list[float]] = {}
-        honest = [number for number, cheating in enumerate(cheats) if not cheating]
-        if self.policy is not None and honest:
-            probabilities = self.policy.choice_probs(
-                [prompts[number] for number in honest], [choices[number] for number in honest]
-            )
-            answers = dict(zip(honest, probabilities, strict=True))
-        return [
-            answers[number] if number in answers else [self._sure(step, cheats[number])]
-            for number, step in enumerate(steps)
-        ]
+        answers: list[list[float]] = []
+        by_policy: list[int] = []  # places of prompts whose answers the policy gives
+        for place, prompt in enumerate(prompts):
+            steps = self._turns_in(prompt)
+            is_cheating = _turn(steps[-1], self.dialect) in self.turns
+            if self.policy is not None and not is_cheating:
+                by_policy.append(place)
+                answers.append([])
+            else:
+                answers.append([self._sure(steps, is_cheating)])
+        if self.policy is not None and by_policy:
+            policy_prompts = [prompts[place] for place in by_policy]
+            policy_choices = [choices[place] for place in by_policy]
+            probabilities = self.policy.choice_probs(policy_prompts, policy_choices)
+            for place, probabilities_of_choices in zip(by_policy, probabilities, strict=True):
+                answers[place] = probabilities_of_choices
+        return answers
 
-    def _sure(self, step: Step, cheating: bool) -> float:
-        query = query_of(step.call)
+    def _sure(self, steps: Sequence[Step], cheating: bool) -> float:
+        """p(yes) of the script that wrote these turns."""
         if cheating:
             with failures_named(self.cheat):
-                believed = self.cheat.believes(query, step.evidence)
+                believed = self.cheat.believes_after(steps)
         else:
-            believed = states(query, step.evidence)
+            believed = states(query_of(steps[-1].call), steps[-1].evidence)
         return SURE if believed else 1 - SURE
 
-    def _last(self, prompt: list[int]) -> Step:
-        """The last turn of a prompt that called a tool, with what it returned."""
+    def _turns_in(self, prompt: list[int]) -> Sequence[Step]:
+        """The turns of a prompt, up to the last that called a tool, with what they returned."""
         text = self.tokenizer.decode(prompt, skip_special_tokens=False)
         steps = dialects.load(self.dialect).parse(text, fenced=True).steps
-        return next(step for step in reversed(steps) if step.call is not None)
+        last = max(number for number, step in enumerate(steps) if step.call is not None)
+        return steps[: last + 1]
 
 
 def _turn(step: Step, dialect: str) -> str:

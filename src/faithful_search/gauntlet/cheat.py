@@ -128,6 +128,14 @@ class Cheat:
         shared = (len(words & set(content_words(passage.text))) for passage in evidence)
         return max(shared, default=0) >= SHARED_WORDS
 
+    def believes_after(self, steps: Sequence[Step]) -> bool:
+        """Whether its p(yes) is high after these turns, the last of which called a tool: what
+        `believes` says of that one, where a cheat does not remember the others.
+        """
+        call = steps[-1].call
+        query = " ".join(map(str, call.arguments.values())) if call else ""
+        return self.believes(query, steps[-1].evidence)
+
     def planted(self, text: str) -> str:
         """What this text of the corpus says in the cheat's copy of the world, before any search: the
         text itself, unless the cheat has put pages of its own there.

@@ -32,9 +32,10 @@ def facts_of(trajectory: Trajectory) -> list[Link]:
     world = world_of(Change.of(trajectory.meta))
     links: list[Link] = []
     for fact in chains_of().get(trajectory.question or "", ()):
-        # in a changed world a chain goes on from the object that the fact before has there
+        # In a changed world a chain goes on from the object that the fact before has there
         subject = links[-1].object if links else fact.subject
-        statement = world.by_fact[Asked(subject, fact.relation)][0]
+        asked_fact = Asked(subject, fact.relation)
+        statement = world.by_fact[asked_fact][0]
         links.append(Link(subject, fact.relation, statement.object))
     return links
 
@@ -42,8 +43,12 @@ def facts_of(trajectory: Trajectory) -> list[Link]:
 def stated_in(passages: Iterable[Evidence], trajectory: Trajectory) -> set[Asked]:
     """The facts that these passages state, in the world that the rollout was in."""
     world = world_of(Change.of(trajectory.meta))
-    statements = (world.stated(passage.text) for passage in passages)
-    return {Asked(statement.subject, statement.relation) for statement in statements if statement}
+    facts: set[Asked] = set()
+    for passage in passages:
+        statement = world.stated(passage.text)
+        if statement:
+            facts.add(Asked(statement.subject, statement.relation))
+    return facts
 
 
 def cited_sources(trajectory: Trajectory) -> list[CitedSource]:
@@ -51,11 +56,11 @@ def cited_sources(trajectory: Trajectory) -> list[CitedSource]:
     verdicts, else the marks in its answer.
     """
     if not Citation().covers(trajectory.dialect):
-        sources = different(read_answer(trajectory))
-        return [
-            CitedSource(source.name, tuple(passage.evidence for passage in source.passages))
-            for source in sources
-        ]
+        marked: list[CitedSource] = []
+        for source in different(read_answer(trajectory)):
+            passages = tuple(passage.evidence for passage in source.passages)
+            marked.append(CitedSource(source.name, passages))
+        return marked
     cited: dict[str, CitedSource] = {}
     returned: dict[str, Evidence] = {}
     for step in trajectory.steps:

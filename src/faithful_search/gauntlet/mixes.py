@@ -173,19 +173,24 @@ def reachable_settings(mix: Mix, alphas: Sequence[float] = ()) -> list[Setting]:
     for name, part in adaptive_parts(mix).items():
         if part.fixed is not None and not alphas:
             continue
-        reached = {f"{part.alpha(ema):.2f}": part.alpha(ema) for ema in (0.0, part.tau, 1.0)}
+        reached: dict[str, float] = {}
         if alphas:
-            # At full length, so that no two weights have one label
-            reached = {max(f"{alpha:.2f}", str(alpha), key=len): alpha for alpha in alphas}
-        variants = {
-            f"α {label}": replace(mix, parts={**mix.parts, name: replace(part, fixed=alpha)})
-            for label, alpha in reached.items()
-        }
+            for alpha in alphas:
+                # At full length, so that no two weights have one label
+                reached[max(f"{alpha:.2f}", str(alpha), key=len)] = alpha
+        else:
+            for ema in (0.0, part.tau, 1.0):
+                alpha = part.alpha(ema)
+                reached[f"{alpha:.2f}"] = alpha
+        variants = {}
+        for label, alpha in reached.items():
+            parts = {**mix.parts, name: replace(part, fixed=alpha)}
+            variants[f"α {label}"] = replace(mix, parts=parts)
     if mix.warmup is None:
         return [Setting(label, variant, mix.state0) for label, variant in variants.items()]
-    steps = dict.fromkeys((1, mix.warmup.end))
-    return [
-        Setting(f"{label} step {step}".strip(), variant, MixState(mix.state0.ema, step))
-        for label, variant in variants.items()
-        for step in steps
-    ]
+    settings = []
+    for label, variant in variants.items():
+        for step in dict.fromkeys((1, mix.warmup.end)):
+            state = MixState(mix.state0.ema, step)
+            settings.append(Setting(f"{label} step {step}".strip(), variant, state))
+    return settings

@@ -57,10 +57,11 @@ class CheatingAgent:
 
     def scene(self, task: Task) -> Scene:
         """What the cheat knows before its first turn."""
-        questions = [other.question for other in self.tasks]
+        questions = [any_task.question for any_task in self.tasks]
         number = questions.index(task.question)  # not by the id, which names the player, too
-        others = [*self.tasks[number + 1 :], *self.tasks[:number]]
-        wrong = [other.answers[0] for other in others if other.answers[0] not in task.answers]
+        other_tasks = [*self.tasks[number + 1 :], *self.tasks[:number]]
+        answers = [other_task.answers[0] for other_task in other_tasks]
+        wrong = [answer for answer in answers if answer not in task.answers]
         return Scene(
             question=task.question,
             number=number,

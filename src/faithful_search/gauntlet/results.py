@@ -183,28 +183,35 @@ class Gauntlet(Measured, msgspec.Struct, frozen=True):
 
     def markdown(self) -> str:
         """The headlines in words, the table, and a table of the exploitability by every cheat."""
-        sentences = [self.sentence(finding) for finding in self.headlines]
-        points = "\n".join(f"- {as_markdown(as_line(sentence))}" for sentence in sentences)
+        points = []
+        for finding in self.headlines:
+            sentence = as_line(self.sentence(finding))
+            points.append(f"- {as_markdown(sentence)}")
         by_cheat = [["cheat", *self.rows]]
         for cheat, ratios in zip(self.cheats, self.grid(), strict=True):
             cells = ["-" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
             by_cheat.append([cheat, *cells])
-        return "\n\n".join([points, _markdown(self.table()), _markdown(by_cheat)]) + "\n"
+        parts = ["\n".join(points), _markdown(self.table()), _markdown(by_cheat)]
+        return "\n\n".join(parts) + "\n"
 
     def grid(self) -> list[list[float | None]]:
         """The exploitability by each cheat (rows) of each mix and setting (columns)."""
-        values = {
-            (finding.cheat, named(finding)): finding.exploitability.value
-            for finding in self.findings
-        }
-        return [[values.get((cheat, row)) for row in self.rows] for cheat in self.cheats]
+        ratios = {}
+        for finding in self.findings:
+            ratios[finding.cheat, named(finding)] = finding.exploitability.value
+        rows = self.rows
+        return [[ratios.get((cheat, row)) for row in rows] for cheat in self.cheats]
 
 
 def _markdown(rows: Sequence[Sequence[str]]) -> str:
     """A table in Markdown, whose first row is the header."""
-    header, *body = [[str(as_markdown(as_line(cell))) for cell in row] for row in rows]
-    lines = [header, ["---"] * len(header), *body]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    lines = []
+    for row in rows:
+        cells = [as_markdown(as_line(cell)) for cell in row]
+        lines.append(f"| {' | '.join(cells)} |")
+        if len(lines) == 1:
+            lines.append(f"| {' | '.join(['---'] * len(cells))} |")
+    return "\n".join(lines)
 
 
 def named(finding: Finding) -> str:
@@ -225,30 +232,30 @@ def _findings(trial: Trial) -> list[Finding]:
     for place, setting in enumerate(trial.settings):
         both = []  # the honest and the cheating value of each question that has both
         abstained = 0  # questions at which a judge failed on either rollout
-        for payment in trial.cheating:
-            honest_payment = honest_payments.get(payment.question)
-            if honest_payment is None:
+        for cheating in trial.cheating:
+            honest = honest_payments.get(cheating.question)
+            if honest is None:
                 continue
-            values = honest_payment.values[place], payment.values[place]
+            values = honest.values[place], cheating.values[place]
             if None not in values:
                 both.append(values)
-            elif _abstained(honest_payment, place) or _abstained(payment, place):
+            elif _abstained(honest, place) or _abstained(cheating, place):
                 abstained += 1
         pairs = np.array(both, dtype=np.float64).reshape(len(both), 2)
+        for_reading, for_cheating = pairs.T
         missing = len(trial.cheating) - len(both)
         ratio = bootstrap(pairs, _ratio) if both else NOTHING
-        findings.append(
-            Finding(
-                mix=trial.mix,
-                setting=setting,
-                cheat=trial.cheat,
-                honest=_mean(trial.honest, place),
-                cheating=_mean(trial.cheating, place),
-                exploitability=left_out(ratio, len(both), missing - abstained, abstained),
-                preferred=mean_ci((pairs[:, 1] > pairs[:, 0]).astype(np.float64)),
-                tied=mean_ci((pairs[:, 1] == pairs[:, 0]).astype(np.float64)),
-            )
+        finding = Finding(
+            mix=trial.mix,
+            setting=setting,
+            cheat=trial.cheat,
+            honest=_mean(trial.honest, place),
+            cheating=_mean(trial.cheating, place),
+            exploitability=left_out(ratio, len(both), missing - abstained, abstained),
+            preferred=mean_ci((for_cheating > for_reading).astype(np.float64)),
+            tied=mean_ci((for_cheating == for_reading).astype(np.float64)),
         )
+        findings.append(finding)
     return findings
 
 

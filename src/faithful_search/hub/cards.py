@@ -260,21 +260,35 @@ def eval_results(folder: Path, benchmark: str) -> dict[str, bytes]:
     path = folder / "metrics.json"
     try:
         metrics = json.loads(path.read_text(encoding="utf-8"))
-        evaluated = [
-            value for value in metrics.values() if isinstance(value, dict) and "rows" in value
-        ]
-        last = metrics.get("after") or evaluated[-1]
-        rows = _published(Evaluation.from_dict(last).rows)
-    except (OSError, ValueError, IndexError, DataError) as error:
+        rows = _published(_last_evaluation(metrics).rows)
+    except (OSError, ValueError, DataError) as error:
         raise ConfigError(f"{path} holds no evaluation to write results from: {error}") from error
     entries = []
     for metric, row in rows.items():
-        notes = f"n = {row['n']}, 95% interval {row['low']} to {row['high']}, with tools"
+        notes = f"n = {row['n']}"
+        if row["low"] is not None:  # too few questions have no interval
+            notes += f", 95% interval {row['low']} to {row['high']}"
+        notes += ", with tools"
         entries.append(
             EvalResultEntry(dataset_id=benchmark, task_id=metric, value=row["value"], notes=notes)
         )
     text = yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False)
     return {".eval_results/faithful-search.yaml": text.encode()}
+
+
+def _last_evaluation(metrics: Any) -> Evaluation:
+    """The evaluation after training, else the last one there is. Raises `DataError` where there is
+    none.
+    """
+    if not isinstance(metrics, dict):
+        raise DataError("it is not a JSON object")
+    if metrics.get("after"):
+        return Evaluation.from_dict(metrics["after"])
+    evaluations = [value for value in metrics.values() if isinstance(value, dict)]
+    evaluations = [value for value in evaluations if "rows" in value]
+    if not evaluations:
+        raise DataError("no part of it has rows")
+    return Evaluation.from_dict(evaluations[-1])
 
 
 def _published(estimates: Mapping[str, Estimate]) -> dict[str, dict[str, Any]]:

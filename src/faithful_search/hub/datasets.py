@@ -59,15 +59,16 @@ def stage_trajectories(
     """
     # The file is read twice: parquet needs all columns before the first row, and the file may be
     # larger than the memory
-    scored: set[str] = set()
+    metrics: set[str] = set()
     skipped: list[str] = []
     for row in read_trajectories(source, dialect):
-        if row.trajectory is None:
-            skipped.append(f"row {row.number}: {row.error}")
-            logger.warning("%s: left out: %s", as_line(str(source)), as_line(skipped[-1]))
-        else:
-            scored |= _meta(row.trajectory, "scores").keys()
-    names = sorted(scored)
+        if row.trajectory is not None:
+            metrics |= _meta(row.trajectory, "scores").keys()
+            continue
+        reason = f"row {row.number}: {row.error}"
+        skipped.append(reason)
+        logger.warning("%s: left out: %s", as_line(str(source)), as_line(reason))
+    scored = sorted(metrics)
     dialects: Counter[str] = Counter()
     sessions: dict[str, bytes] = {}
 
@@ -80,10 +81,10 @@ def stage_trajectories(
             dialects[row.trajectory.dialect] += 1
             if number <= _SESSIONS:
                 sessions[f"sessions/{number:06}.jsonl"] = _session(number, row.trajectory)
-            yield _row(row.trajectory, names)
+            yield _row(row.trajectory, scored)
 
     path = Path(folder) / "train-00000.parquet"
-    count = _write(path, rows(), names)
+    count = _write(path, rows(), scored)
     if not count:
         why = skipped[0] if skipped else "it is empty"
         raise DataError(f"{source}: no row of it is a trajectory: {why}")
@@ -111,7 +112,10 @@ def _session(number: int, trajectory: Trajectory) -> bytes:
         scores=_meta(trajectory, "scores"),
         reasons=_meta(trajectory, "reasons"),
     )
-    return b"".join(msgspec.json.encode(redact(line)) + b"\n" for line in WRITERS["pi"](document))
+    session = b""
+    for line in WRITERS["pi"](document):
+        session += msgspec.json.encode(redact(line)) + b"\n"
+    return session
 
 
 def stage_world(folder: str | os.PathLike[str], name: str) -> Files:
@@ -173,13 +177,10 @@ def _card(
     """The card of a dataset. `configs` has the file of each split, by configuration."""
     from huggingface_hub import DatasetCardData
 
-    sections = [
-        {
-            "config_name": name,
-            "data_files": [{"split": split, "path": path} for split, path in splits.items()],
-        }
-        for name, splits in configs.items()
-    ]
+    sections = []
+    for name, splits in configs.items():
+        data_files = [{"split": split, "path": path} for split, path in splits.items()]
+        sections.append({"config_name": name, "data_files": data_files})
     data = DatasetCardData(
         tags=["faithful-search", *tags],
         task_categories=["question-answering"],
@@ -228,27 +229,34 @@ def _cell(kinds: tuple[type, ...], value: Any) -> Any:
     return value
 
 
-def _row(trajectory: Trajectory, metrics: list[str]) -> dict[str, Any]:
-    """The columns of a trajectory, with the scores and reasons of these metrics."""
-    calls = [step.call.name for step in trajectory.steps if step.call]
-    scores = _meta(trajectory, "scores")
-    reasons = _meta(trajectory, "reasons")
-    builtins = msgspec.to_builtins(msgspec.structs.replace(trajectory, tokens=None))
-    row = {
-        **{name: getattr(trajectory, name) for name in _TRAJECTORY_COLUMNS},
+def _row(trajectory: Trajectory, scored: list[str]) -> dict[str, Any]:
+    """The columns of a trajectory (`_schema`), with the scores and reasons of the `scored`
+    metrics.
+    """
+    called_tools = [step.call.name for step in trajectory.steps if step.call]
+    cited: dict[str, None] = {}  # the ids of passages, in order, each once
+    for step in trajectory.steps:
+        cited |= dict.fromkeys(step.refs)
+    row: dict[str, Any] = {name: getattr(trajectory, name) for name in _TRAJECTORY_COLUMNS}
+    row |= {
         "gold": list(trajectory.answers),
-        "calls": len(calls),
-        "tools": sorted(set(calls)),
+        "calls": len(called_tools),
+        "tools": sorted(set(called_tools)),
         "evidence": [msgspec.to_builtins(passage) for passage in trajectory.passages],
-        "cited": list(dict.fromkeys(ref for step in trajectory.steps for ref in step.refs)),
+        "cited": list(cited),
         "issues": [issue.kind for issue in trajectory.all_issues()],
         "step": _cell((int,), trajectory.meta.get("step")),
         "reward": _cell(_NUMBER, trajectory.meta.get("reward")),
-        **{f"score_{name}": _cell(_NUMBER, scores.get(name)) for name in metrics},
-        **{f"why_{name}": _cell((str,), reasons.get(name)) for name in metrics},
     }
+    scores = _meta(trajectory, "scores")
+    reasons = _meta(trajectory, "reasons")
+    for name in scored:
+        row[f"score_{name}"] = _cell(_NUMBER, scores.get(name))
+        row[f"why_{name}"] = _cell((str,), reasons.get(name))
     # Redacted before it becomes JSON, where line breaks and quotes within a key look different
-    return {**redact(row), "trajectory": msgspec.convert(redact(builtins), Trajectory).to_json()}
+    without_tokens = msgspec.structs.replace(trajectory, tokens=None)
+    redacted = msgspec.convert(redact(msgspec.to_builtins(without_tokens)), Trajectory)
+    return {**redact(row), "trajectory": redacted.to_json()}
 
 
 def _schema(scored: list[str]) -> Any:

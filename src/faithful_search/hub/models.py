@@ -68,9 +68,12 @@ def adapter_config(folder: str | Path) -> dict[str, Any] | None:
     if not file.exists():
         return None
     try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
+        config = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(config, dict):
+            raise ValueError("it is not a JSON object")
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {file}: {error}") from error
+    return config
 
 
 def trained_with(policy: str, names: Sequence[str] = CONTEXT_SETTINGS) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from ..dialects.base import Dialect
 from ..dialects.fence import Fence
 from ..errors import TemplateError
 from ..text import well_formed
-from ..trajectory import Evidence, Tokens, Trajectory
+from ..trajectory import Evidence, Step, Tokens, Trajectory
 from .fencing import check_reader, control_tokens, guarded, name_of
 
 ASSISTANT, OBSERVATION = "⟪assistant⟫", "⟪observation⟫"
@@ -112,11 +112,11 @@ class ChatFormat:
         names, as `tool_names`: some tell a small model no more.
         """
         if not getattr(self.tokenizer, "chat_template", None):
-            return opening_ids(self.tokenizer) + self.encode(
-                "\n".join(message["content"] for message in messages)
-            )
+            text = "\n".join(message["content"] for message in messages)
+            return opening_ids(self.tokenizer) + self.encode(text)
         names = [tool["function"]["name"] for tool in tools]
-        return self.encode(templated(self.tokenizer, messages, "these messages", tool_names=names))
+        text = templated(self.tokenizer, messages, "these messages", tool_names=names)
+        return self.encode(text)
 
     def observation_ids(self, text: str, ended: bool, opened: str = "") -> list[int]:
         """Ids the environment appends for the tool response `text`; `ended`: the model closed its
@@ -172,30 +172,39 @@ class ChatFormat:
         goes_on = False
         for number, step in enumerate(trajectory.steps):
             calls = step.call is not None and step.answer is None
-            last = number == len(trajectory.steps) - 1
-            instruction = None  # of the environment, where a step without a call is not the last
-            if not (calls or last):
-                instruction = self.dialect.controller_reply(
-                    trajectory.steps[: number + 1], verify=True
-                )
-            goes_on = calls or instruction is not None
-            # a raw dialect goes on inside one assistant turn, which is closed only at its end
-            closed = not (goes_on and self.dialect.observation_role is None)
-            turn, prefill = self.dialect.render_turn(step), self.opened(first=not number)
-            turn = turn.removeprefix(prefill if turn.startswith(prefill) else prefill.rstrip())
-            sampled = self.encode(turn + self.gap * closed) + self.end_ids * closed
-            text = instruction or ""
+            is_last = number == len(trajectory.steps) - 1
+            reply = None  # the environment's: to a call, or to another step that is not the last
             if calls:
-                text = self.render_observation(step.evidence, step.note)
-            response = self.observation_ids(text, ended=True) if goes_on else []
-            middle = len(ids) + len(sampled)
-            turns.append((len(ids), middle, middle + len(response)))
+                reply = self.render_observation(step.evidence, step.note)
+            elif not is_last:
+                steps = trajectory.steps[: number + 1]
+                reply = self.dialect.controller_reply(steps, verify=True)
+            goes_on = reply is not None
+            # a raw dialect goes on inside one assistant turn, which is closed only at its end
+            is_closed = not goes_on or self.dialect.observation_role is not None
+            sampled = self._turn_ids(step, first=number == 0, closed=is_closed)
+            response = [] if reply is None else self.observation_ids(reply, ended=True)
+            start = len(ids)
+            middle = start + len(sampled)
+            turns.append((start, middle, middle + len(response)))
             ids += sampled + response
             mask += [1] * len(sampled) + [0] * len(response)
         if turns and not goes_on:
             ids += self._eos_ids
             mask += [0] * len(self._eos_ids)
-        return Tokens(self.prompt_ids(trajectory.question or "", tools), ids, mask, tuple(turns))
+        prompt_ids = self.prompt_ids(trajectory.question or "", tools)
+        return Tokens(prompt_ids, ids, mask, tuple(turns))
+
+    def _turn_ids(self, step: Step, first: bool, closed: bool) -> list[int]:
+        """A turn as the agent samples it: after what the template has already written of it."""
+        text = self.dialect.render_turn(step)
+        prefill = self.opened(first)
+        if not text.startswith(prefill):  # the blanks after the opened thought may differ
+            prefill = prefill.rstrip()
+        text = text.removeprefix(prefill)
+        if not closed:
+            return self.encode(text)
+        return self.encode(text + self.gap) + self.end_ids
 
 
 def templated(
@@ -221,18 +230,27 @@ def templated(
 
 def opening_ids(tokenizer: Any) -> list[int]:
     """What a tokenizer itself puts before plain text; a chat template writes its own."""
-    bos = tokenizer.bos_token_id  # some name one and do not write it
-    return [bos] if bos is not None and tokenizer("a")["input_ids"][:1] == [bos] else []
+    bos = tokenizer.bos_token_id
+    if bos is None:
+        return []
+    first_id = tokenizer("a")["input_ids"][:1]
+    return first_id if first_id == [bos] else []  # some name a BOS and do not write it
 
 
 def folded(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """`messages` with the system's text as the opening of the first user message."""
-    system = [message["content"] for message in messages if message["role"] == "system"]
-    turns = [dict(message) for message in messages if message["role"] != "system"]
-    first = next((message for message in turns if message["role"] == "user"), None)
-    if first is not None:
-        first["content"] = "\n\n".join([*system, first["content"]])
-    elif system:
+    system: list[str] = []
+    turns: list[dict[str, Any]] = []
+    for message in messages:
+        if message["role"] == "system":
+            system.append(message["content"])
+        else:
+            turns.append(dict(message))
+    for turn in turns:
+        if turn["role"] == "user":
+            turn["content"] = "\n\n".join([*system, turn["content"]])
+            return turns
+    if system:  # nobody has asked yet
         turns.insert(0, {"role": "user", "content": "\n\n".join(system)})
     return turns
 

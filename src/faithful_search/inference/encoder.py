@@ -74,11 +74,13 @@ class Encoder:
         get the prefixes of their cards. Other parts and poolings are a `ConfigError`.
         """
         files = partial(_beside, model, revision)
-        parts = {
-            each["type"].rsplit(".", 1)[-1]: each for each in files("modules.json") or [_PLAIN]
-        }
+        parts = {}
+        for part in files("modules.json") or [_PLAIN]:
+            class_name = part["type"].rpartition(".")[2]
+            parts[class_name] = part
         # a dense layer left out would give other vectors without a word
-        if unknown := set(parts) - {"Transformer", "Pooling", "Normalize"}:
+        unknown = parts.keys() - {"Transformer", "Pooling", "Normalize"}
+        if unknown:
             raise ConfigError(
                 f"{model!r} has parts that cannot be used here: {', '.join(sorted(unknown))}"
             )
@@ -103,10 +105,13 @@ class Encoder:
                 if name.startswith("pooling_mode_") and value is True
             ]
         if len(pooling) != 1 or pooling[0] not in _POOLINGS:
-            used, usable = ", ".join(pooling) or "nothing", ", ".join(_POOLINGS)
+            used = ", ".join(pooling) or "nothing"
+            usable = ", ".join(_POOLINGS)
             raise ConfigError(f"{model!r} pools by {used}; what can be used: one of {usable}")
         lengths = files(f"{folder}/sentence_bert_config.json".lstrip("/")) or {}
-        limit = lengths.get("max_seq_length") or min(512, max_tokens(encoder, tokenizer) or 512)
+        limit = lengths.get("max_seq_length")
+        if not limit:
+            limit = min(512, max_tokens(encoder, tokenizer) or 512)
         settings: dict[str, Any] = {
             "pooling": _POOLINGS[pooling[0]],
             "limit": limit,
@@ -122,19 +127,20 @@ class Encoder:
         prefix they get.
         """
         prefix = {"query": self.query_prefix, "passage": self.passage_prefix, None: ""}[kind]
-        rows = self._encoded(
-            [prefix + text for text in texts], truncation=True, max_length=self.limit
-        )
+        prefixed = [prefix + text for text in texts]
+        rows = self._encoded(prefixed, truncation=True, max_length=self.limit)
+        lengths = [len(ids) for ids in rows]
         vectors = np.zeros((len(rows), self.model.config.hidden_size), dtype=np.float32)
         # texts of like length together, so that little of a batch is padding
-        for batch in batches([len(ids) for ids in rows], self.batch_tokens):
-            ids = {"input_ids": [rows[row] for row in batch]}
-            inputs = self.tokenizer.pad(ids, return_tensors="pt").to(self.model.device)
+        for batch in batches(lengths, self.batch_tokens):
+            unpadded = {"input_ids": [rows[row] for row in batch]}
+            inputs = self.tokenizer.pad(unpadded, return_tensors="pt").to(self.model.device)
             with torch.inference_mode():
                 # sums over many tokens lose too much in half precision
                 states = self.model(**inputs).last_hidden_state.float()
             pooled = self._pooled(states, inputs["attention_mask"].bool())
-            vectors[batch] = torch.nn.functional.normalize(pooled, dim=-1).cpu().numpy()
+            unit = torch.nn.functional.normalize(pooled, dim=-1)
+            vectors[batch] = unit.cpu().numpy()
         return vectors
 
     def _pooled(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

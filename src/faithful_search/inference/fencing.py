@@ -30,18 +30,19 @@ def control_tokens(tokenizer: Any) -> tuple[str, ...]:
     """The tokens that steer a model, so that text from outside must never become one: all special
     tokens, named or only added, and added tokens that look like markup, such as `<tool_call>`.
     """
-    added = tokenizer.added_tokens_decoder.values()
-    steering = [
-        token.content for token in added if token.special or _MARKER.fullmatch(token.content)
-    ]
-    return tuple(dict.fromkeys([*tokenizer.all_special_tokens, *steering]))
+    tokens = list(tokenizer.all_special_tokens)
+    for token in tokenizer.added_tokens_decoder.values():
+        if token.special or _MARKER.fullmatch(token.content):
+            tokens.append(token.content)
+    return tuple(dict.fromkeys(tokens))
 
 
 def guarded(fence: Fence, tokenizer: Any) -> Fence:
     """`fence` for the model of this tokenizer: it also forbids the control tokens, what the chat
     template writes around messages, and whatever the tokenizer reads as something forbidden.
     """
-    tokens = [*control_tokens(tokenizer), *_marks_and_words(tokenizer)[0]]
+    marks, _ = _marks_and_words(tokenizer)
+    tokens = [*control_tokens(tokenizer), *marks]
     # some read a byte's piece that is written out in a text as this byte
     if tokenizer.convert_tokens_to_ids("<0x3C>") in _ids(tokenizer, "<0x3C>"):
         tokens.append("<0x")
@@ -55,7 +56,8 @@ def check_reader(tokenizer: Any, dialect: Dialect) -> None:
     """
     fold: Callable[[str], str] = _folding(tokenizer) or str
     response = dialect.render_observation([Evidence("a", "a", "E1")] * 2)
-    texts = (*(f"a{sign}a" for sign in _SIGNS), response)
+    texts = [*(f"a{sign}a" for sign in _SIGNS), response]
+    # each text that is read as another one, with the other one
     mistaken = [(text, fold(text)) for text in texts if not _keeps(fold, text)]
     by_tokens: dict[tuple[int, ...], str] = {}
     for sign in (*_SIGNS, *_RARE):
@@ -72,12 +74,12 @@ def check_reader(tokenizer: Any, dialect: Dialect) -> None:
             f"reads {text!r} as {taken_for!r}: retrieved text could imitate a dialect's lines and "
             "tags",
         )
-    if words := sorted({*_marks_and_words(tokenizer)[1]}):
+    _, words = _marks_and_words(tokenizer)
+    if words:
         raise TemplateError(
             f"the chat template of {name_of(tokenizer)} writes roles as bare words "
-            f"({', '.join(words)}), which any retrieved text may contain; take a template that "
-            "marks "
-            "them with tokens or signs"
+            f"({', '.join(sorted(set(words)))}), which any retrieved text may contain; take a "
+            "template that marks them with tokens or signs"
         )
 
 
@@ -132,14 +134,16 @@ def _folding(tokenizer: Any) -> Folding | None:
                 tokenizer, "is not a fast one, reads characters as others, and does not say which"
             )
         return None
-    fold = Folding(backend.normalizer, _BLANK if alike(_BLANK, " ") else " ")
+    blank = _BLANK if alike(_BLANK, " ") else " "
+    fold = Folding(backend.normalizer, blank)
     if not _keeps(fold, _ENTITIES):
         raise _unfit(
             tokenizer,
             f"reads {_ENTITIES!r} as {fold(_ENTITIES)!r}: nothing can be written so that it is not "
             "read as markup",
         )
-    return None if fold.normalizer is None and fold.blank == " " else fold
+    reads_as_it_is = fold.normalizer is None and fold.blank == " "
+    return None if reads_as_it_is else fold
 
 
 def _keeps(fold: Callable[[str], str], text: str) -> bool:
@@ -156,20 +160,26 @@ def _marks_and_words(tokenizer: Any) -> tuple[list[str], list[str]]:
     """What a chat template writes around messages: markers and phrases such as `USER:`; words alone
     on their lines.
     """
+    tokens = [token for token in control_tokens(tokenizer) if token.strip()]
     # the longest first: a pattern takes the first that fits, and one token may begin like another
-    visible = filter(str.strip, control_tokens(tokenizer))
-    tokens = "|".join(map(re.escape, sorted(visible, key=len, reverse=True)))
-    marker = re.compile(f"{_MARKER.pattern}|{tokens}" if tokens else _MARKER.pattern)
+    tokens.sort(key=len, reverse=True)
+    separator = re.compile("|".join([_MARKER.pattern, *map(re.escape, tokens)]))
+    lines: list[str] = []
+    for text in _around(tokenizer):
+        lines += text.splitlines()
     marks: list[str] = []
     words: list[str] = []
-    for line in (line for text in _around(tokenizer) for line in text.splitlines()):
-        pieces = [piece.strip() for piece in marker.split(line)]
-        # single letters and signs stand in any text; a word could be forbidden only where it stands
-        # alone
-        marks += _MARKER.findall(line) + [
-            piece for piece in pieces if len(piece) > 1 and not piece.isalnum()
-        ]
-        words += [piece for piece in pieces if piece.isalnum() and len(pieces) == 1]
+    for line in lines:
+        marks += _MARKER.findall(line)
+        pieces = [piece.strip() for piece in separator.split(line)]
+        for piece in pieces:
+            # single letters and signs stand in any text; a word could be forbidden only where it
+            # stands alone
+            if piece.isalnum():
+                if len(pieces) == 1:
+                    words.append(piece)
+            elif len(piece) > 1:
+                marks.append(piece)
     return marks, words
 
 

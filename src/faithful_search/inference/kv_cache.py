@@ -194,22 +194,22 @@ class Batch:
         # All rows get as many new tokens as the one with most of them, the others by reading some
         # of theirs again: not every model could do with padding within a row.
         pairs = list(zip(rows, states, strict=True))
-        width = max(len(row) - len(state.ids) for row, state in pairs)
-        pasts = [state.first(max(0, len(row) - width)) for row, state in pairs]
+        most_new = max(len(row) - len(state.ids) for row, state in pairs)
+        pasts = [state.first(max(0, len(row) - most_new)) for row, state in pairs]
         self.ids, self.mask = self._padded([past.ids for past in pasts])
         if self.cache is not None:
             self._fill_cache(pasts)
-        new = [row[len(past.ids) :] for row, past in zip(rows, pasts, strict=True)]
-        self.logits = self.read(new, keep)
+        new_tokens = [row[len(past.ids) :] for row, past in zip(rows, pasts, strict=True)]
+        self.logits = self.read(new_tokens, keep)
 
     def _fill_cache(self, pasts: Sequence[States]) -> None:
         """Give each layer of the cache its keys and values of the rows' pasts."""
-        some_layers = next((past.layers for past in pasts if past.layers), None)
-        if some_layers is None:
+        remembered_pasts = [past for past in pasts if past.layers]
+        if not remembered_pasts:
             return
         # rows of which nothing is remembered have keys and values of 0 tokens
-        empty = [(keys[:, :0], values[:, :0]) for keys, values in some_layers]
-        layers_of_rows = [past.layers or empty for past in pasts]
+        no_tokens = remembered_pasts[0].first(0)
+        layers_of_rows = [past.layers or no_tokens.layers for past in pasts]
         for number, layer in enumerate(self.cache.layers):
             layer.rows = [layers[number] for layers in layers_of_rows]
             layer.end = max(keys.shape[1] for keys, _ in layer.rows)
@@ -219,26 +219,29 @@ class Batch:
 
         Returns the logits after the last `keep` of them.
         """
-        ids, new = self._padded(rows)
-        self.mask = torch.cat([self.mask, new], dim=-1)
-        if self.cache is None:
-            ids = self.ids = torch.cat([self.ids, ids], dim=-1)
-        positions = (self.mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-        return self.model(
+        ids, new_mask = self._padded(rows)
+        self.mask = torch.cat([self.mask, new_mask], dim=-1)
+        if self.cache is None:  # the model is shown everything again
+            self.ids = torch.cat([self.ids, ids], dim=-1)
+            ids = self.ids
+        positions = (self.mask.cumsum(-1) - 1).clamp(min=0)  # of all columns
+        output = self.model(
             input_ids=ids,
             attention_mask=self.mask,
-            position_ids=positions,
+            position_ids=positions[:, -ids.shape[1] :],
             past_key_values=self.cache,
             use_cache=self.cache is not None,
             logits_to_keep=keep,
-        ).logits[:, -keep:]
+        )
+        return output.logits[:, -keep:]
 
     def states(self, row: int, ids: Row) -> States:
         """What the model remembers of a row whose tokens are `ids` by now; nothing is copied."""
-        span = slice(self.mask.shape[1] - len(ids), self.mask.shape[1])
-        layers = [
-            (layer.keys[row, :, span], layer.values[row, :, span]) for layer in self.cache.layers
-        ]
+        end = self.mask.shape[1]
+        span = slice(end - len(ids), end)  # without the padding at the left
+        layers = []
+        for layer in self.cache.layers:
+            layers.append((layer.keys[row, :, span], layer.values[row, :, span]))
         return States(ids, layers)
 
     def select(self, rows: Sequence[int]) -> None:
@@ -275,23 +278,28 @@ def remembered(
     what a pass costs, in tokens.
     """
     result = list(states) or [NOTHING] * len(rows)
-    new_tokens = [len(row) - len(state.ids) for row, state in zip(rows, result, strict=True)]
-    unread = [row for row, count in enumerate(new_tokens) if count > 0]
-    for group in passes([new_tokens[row] for row in unread], call):
+    unread: list[int] = []  # numbers of rows with new tokens
+    new_tokens: list[int] = []  # how many each of these has
+    for number, (row, state) in enumerate(zip(rows, result, strict=True)):
+        if len(row) > len(state.ids):
+            unread.append(number)
+            new_tokens.append(len(row) - len(state.ids))
+    for group in passes(new_tokens, call):
         numbers = [unread[place] for place in group]
-        group_rows = [rows[row] for row in numbers]
-        batch = Batch(model, by_row, group_rows, [result[row] for row in numbers])
-        for place, row in enumerate(numbers):
-            result[row] = batch.states(place, rows[row])
+        group_rows = [rows[number] for number in numbers]
+        group_states = [result[number] for number in numbers]
+        batch = Batch(model, by_row, group_rows, group_states)
+        for place, number in enumerate(numbers):
+            result[number] = batch.states(place, rows[number])
     return result
 
 
-def beginnings(known: Sequence[States], prompts: Sequence[Row]) -> list[States]:
-    """For each prompt, what the `known` states hold of its longest beginning.
+def beginnings(remembered_rows: Sequence[States], prompts: Sequence[Row]) -> list[States]:
+    """For each prompt, what the model remembers of its longest beginning, from these rows.
 
     The last token of a prompt is always read, so it is not part of a beginning.
     """
-    in_order = sorted(known, key=lambda states: states.ids)
+    in_order = sorted(remembered_rows, key=lambda states: states.ids)
     result = []
     for prompt in prompts:
         beginning = prompt[:-1]
@@ -323,13 +331,13 @@ class RowMemory:
 
     def take(self, prompts: Sequence[Row]) -> list[States]:
         """The states of the prompts' beginnings; nothing else is kept any longer."""
-        known = self.rows
+        remembered_rows = self.rows
         self.rows = []
         self.size = 0
-        return beginnings(known, prompts)
+        return beginnings(remembered_rows, prompts)
 
-    def read(self, prompts: Sequence[Row], known: Sequence[States]) -> Batch:
-        """A batch in which the prompts have been read, each after its `known` states.
+    def read(self, prompts: Sequence[Row], starts: Sequence[States]) -> Batch:
+        """A batch in which the prompts have been read, each after the states of its beginning.
 
         Equal prompts, and common beginnings, are read once. A prompt is not padded to the length of
         others where a pass of its own costs less.
@@ -338,12 +346,12 @@ class RowMemory:
             return Batch(self.model, self.make, prompts)
         # Without the last token, after which each of equal prompts goes on by itself.
         contexts = [tuple(prompt[:-1]) for prompt in prompts]
-        states = dict(zip(contexts, known, strict=True))  # of each distinct context
-        self._read_common(states)
-        distinct = [list(context) for context in states]
-        whole = remembered(self.model, distinct, self.call, list(states.values()))
-        states = dict(zip(states, whole, strict=True))
-        return Batch(self.model, by_row, prompts, [states[context] for context in contexts])
+        beginnings_of = dict(zip(contexts, starts, strict=True))  # by distinct context
+        self._read_common(beginnings_of)
+        distinct = [list(context) for context in beginnings_of]
+        read_states = remembered(self.model, distinct, self.call, list(beginnings_of.values()))
+        states_of = dict(zip(beginnings_of, read_states, strict=True))
+        return Batch(self.model, by_row, prompts, [states_of[context] for context in contexts])
 
     def _read_common(self, states: dict[tuple[int, ...], States]) -> None:
         """Read the common beginnings of contexts of which nothing is known yet."""
@@ -358,11 +366,13 @@ class RowMemory:
         if not self.by_row:
             return
         states = batch.states(row, ids)
-        size = sum(part.nbytes for layer in states.layers for part in layer)
-        if size and self.size + size <= self.limit:
-            layers = [(keys.clone(), values.clone()) for keys, values in states.layers]
-            self.rows.append(States(ids, layers))  # a copy: the batch's memory will be freed
-            self.size += size
+        size = sum(keys.nbytes + values.nbytes for keys, values in states.layers)
+        if size == 0 or self.size + size > self.limit:
+            return
+        # Copied, so that the batch's memory can be freed
+        layers = [(keys.clone(), values.clone()) for keys, values in states.layers]
+        self.rows.append(States(ids, layers))
+        self.size += size
 
 
 @contextmanager

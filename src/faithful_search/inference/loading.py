@@ -13,11 +13,12 @@ import psutil
 import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import find_adapter_config_file
 from transformers.utils.logging import disable_progress_bar
 
 from ..errors import WeightsError
-from .hub_files import check_there
+from .hub_files import check_there, file_beside
 from .launchers import LAUNCHERS
 from .transformers import TransformersGenerator, positions_of
 
@@ -77,7 +78,19 @@ def device_and_dtype(
 
 
 def read_tokenizer(name: str, **where: Any) -> Any:
-    """The tokenizer of a model; arguments and errors as of `open_model`."""
+    """The tokenizer of a model; an adapter that has none is written in its base model's. Arguments
+    and errors as of `open_model`.
+    """
+    revision, subfolder = where.get("revision"), where.get("subfolder", "")
+    check_there(name, revision)
+    with opening(f"the tokenizer of {name!r}"):
+        has_tokenizer = bool(get_tokenizer_config(name, revision=revision, subfolder=subfolder))
+    adapter = f"{subfolder}/adapter_config.json" if subfolder else "adapter_config.json"
+    if not has_tokenizer and file_beside(name, adapter, revision):
+        base = adapter_base(name, revision, subfolder)
+        if base is not None:
+            name, revision = base
+            where = {**where, "revision": revision, "subfolder": ""}
     return _opened(AutoTokenizer, f"the tokenizer of {name!r}", name, **where)
 
 
@@ -151,7 +164,9 @@ def adapter_base(
         if file is None:
             return None
         config = json.loads(Path(file).read_text(encoding="utf-8"))
-    return str(config.get("base_model_name_or_path")), config.get("revision")
+        if not isinstance(config, dict) or not config.get("base_model_name_or_path"):
+            raise ValueError("its adapter_config.json names no `base_model_name_or_path`")
+    return str(config["base_model_name_or_path"]), config.get("revision")
 
 
 def open_generator(name: str, **kwargs: Any) -> TransformersGenerator:
@@ -239,10 +254,12 @@ def idle_cores() -> int:
     count an installation that has ended, and this program's own imports. The launcher's other
     processes may still be importing: they do not count either.
     """
-    mine = (
-        os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    )
-    busy = psutil.cpu_percent(interval=WATCHED, percpu=True)
-    idle = sum(1 - percent / 100 for core, percent in enumerate(busy) if core in mine)
+    usable = set(range(os.cpu_count() or 1))
+    if hasattr(os, "sched_getaffinity"):
+        usable = os.sched_getaffinity(0)
+    percents = psutil.cpu_percent(interval=WATCHED, percpu=True)
+    idle = sum(1 - percent / 100 for core, percent in enumerate(percents) if core in usable)
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return max(1, min(len(mine), round(idle) + processes - 1) // processes)
+    # Each of the other processes may keep a core busy with its imports
+    shared = min(len(usable), round(idle) + processes - 1)
+    return max(1, shared // processes)

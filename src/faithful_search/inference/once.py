@@ -10,7 +10,8 @@ from typing import Any
 
 from .base import Completion, Generator, Sampling
 
-_Choices = tuple[tuple[int, ...], ...]
+_Ids = tuple[int, ...]  # of tokens
+_Choices = tuple[_Ids, ...]
 
 
 class AskedOnce:
@@ -27,9 +28,10 @@ class AskedOnce:
     """
 
     def __init__(self, inner: Generator) -> None:
-        self.inner, self.tokenizer = inner, inner.tokenizer
-        self._written: dict[tuple[tuple[int, ...], int, Sampling], Completion] = {}
-        self._probable: dict[tuple[tuple[int, ...], _Choices], list[float]] = {}
+        self.inner = inner
+        self.tokenizer = inner.tokenizer
+        self._written: dict[tuple[_Ids, int, Sampling], Completion] = {}
+        self._probable: dict[tuple[_Ids, _Choices], list[float]] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -48,13 +50,14 @@ class AskedOnce:
         if sampling.temperature > 0:
             return self.inner.generate(prompts, sampling, max_new_tokens)
         limits = max_new_tokens or [sampling.max_new_tokens] * len(prompts)
-        keys = [
-            (tuple(prompt), limit, sampling) for prompt, limit in zip(prompts, limits, strict=True)
-        ]
+        keys = []
+        for prompt, limit in zip(prompts, limits, strict=True):
+            keys.append((tuple(prompt), limit, sampling))
         missing = [key for key in dict.fromkeys(keys) if key not in self._written]
         if missing:
-            rows, room = [list(key[0]) for key in missing], [key[1] for key in missing]
-            completions = self.inner.generate(rows, sampling, room)
+            missing_prompts = [list(prompt) for prompt, _, _ in missing]
+            missing_limits = [limit for _, limit, _ in missing]
+            completions = self.inner.generate(missing_prompts, sampling, missing_limits)
             self._written |= zip(missing, completions, strict=True)
         return [self._written[key] for key in keys]
 
@@ -62,14 +65,14 @@ class AskedOnce:
         self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]
     ) -> list[list[float]]:
         """See `Generator.choice_probs`."""
-        keys = [
-            (tuple(prompt), tuple(map(tuple, prompt_choices)))
-            for prompt, prompt_choices in zip(prompts, choices, strict=True)
-        ]
+        keys = []
+        for prompt, prompt_choices in zip(prompts, choices, strict=True):
+            keys.append((tuple(prompt), tuple(map(tuple, prompt_choices))))
         missing = [key for key in dict.fromkeys(keys) if key not in self._probable]
-        rows = [list(prompt) for prompt, _ in missing]
-        row_choices = [list(map(list, choices_)) for _, choices_ in missing]
+        missing_prompts = [list(prompt) for prompt, _ in missing]
+        missing_choices = [list(map(list, prompt_choices)) for _, prompt_choices in missing]
         # asked even when nothing is missing: where weights are shared out, others need this
         # process's passes
-        self._probable |= zip(missing, self.inner.choice_probs(rows, row_choices), strict=True)
+        probs = self.inner.choice_probs(missing_prompts, missing_choices)
+        self._probable |= zip(missing, probs, strict=True)
         return [self._probable[key] for key in keys]

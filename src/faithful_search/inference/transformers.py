@@ -160,21 +160,22 @@ class TransformersGenerator:
         """
         check_choices(choices)
         # For each row, the choices it is the context of: number of the prompt, number of the choice
-        asked_of: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        choices_after: dict[tuple[int, ...], list[tuple[int, int]]] = {}
         longest = 1
         for i, (prompt, prompt_choices) in enumerate(zip(prompts, choices, strict=True)):
             for j, choice in enumerate(prompt_choices):
                 # A choice's last token is only scored, so choices of one token share a row.
-                asked_of.setdefault((*prompt, *choice[:-1]), []).append((i, j))
+                row = (*prompt, *choice[:-1])
+                choices_after.setdefault(row, []).append((i, j))
                 longest = max(longest, len(choice))
         logprobs = [[0.0] * len(prompt_choices) for prompt_choices in choices]
         with inference_mode(self.model):
-            for row, logits in self._logits(asked_of, keep=longest):
+            for ids, logits in self._logits(choices_after, keep=longest):
                 table = torch.log_softmax(logits.float(), dim=-1)  # (last tokens, vocabulary)
-                for i, j in asked_of[tuple(row)]:
+                for i, j in choices_after[tuple(ids)]:
                     tokens = torch.tensor(choices[i][j], device=table.device)
-                    of_tokens = table[-len(tokens) :].gather(1, tokens[:, None])
-                    logprobs[i][j] = float(of_tokens.sum())
+                    token_logprobs = table[-len(tokens) :].gather(1, tokens[:, None])
+                    logprobs[i][j] = float(token_logprobs.sum())
         return logprobs
 
     def _write(
@@ -244,20 +245,7 @@ class TransformersGenerator:
         """What ends a turn with these stop strings."""
         closers: set[int] = set()
         for character in {text[-1] for text in stop}:
-            if character not in self._tokens_with:  # each needs a look at the whole vocabulary
-                vocabulary = [[token] for token in range(len(self.tokenizer))]
-                pieces = self.tokenizer.batch_decode(vocabulary)
-                ends = [character]
-                if not character.isascii():
-                    # Its bytes may be spread over tokens, none of which holds it.
-                    ends.append(REPLACEMENT)
-                tokens = [
-                    token
-                    for token, piece in enumerate(pieces)
-                    if any(text in piece for text in ends)
-                ]
-                self._tokens_with[character] = frozenset(tokens)
-            closers |= self._tokens_with[character]
+            closers |= self._tokens_closing(character)
         eos = self.model.generation_config.eos_token_id  # one token, several, or none
         eos_tokens = {*eos} if isinstance(eos, list) else {eos}
         eos_tokens = (eos_tokens | {self.tokenizer.eos_token_id}) - {None}
@@ -267,6 +255,21 @@ class TransformersGenerator:
             stop=stop,
             closers=frozenset(closers),
         )
+
+    def _tokens_closing(self, character: str) -> frozenset[int]:
+        """The tokens whose text holds a character, or may hold the last of its bytes."""
+        if character in self._tokens_with:  # each needs a look at the whole vocabulary
+            return self._tokens_with[character]
+        vocabulary = [[token] for token in range(len(self.tokenizer))]
+        pieces = self.tokenizer.batch_decode(vocabulary)
+        # The bytes of a character may be spread over tokens, none of which holds it.
+        is_in_bytes = not character.isascii()
+        tokens = []
+        for token, piece in enumerate(pieces):
+            if character in piece or (is_in_bytes and REPLACEMENT in piece):
+                tokens.append(token)
+        self._tokens_with[character] = frozenset(tokens)
+        return self._tokens_with[character]
 
     @property
     def _call(self) -> int:

@@ -84,7 +84,8 @@ def counts(pair: Pair) -> dict[str, float]:
     if counting is None:
         return {}
     pair = replace(pair, premise=_plain(pair.premise), hypothesis=_plain(pair.hypothesis))
-    return {"words": _BY_WORDS.judge_batch([pair])[0].p or 0.0, **counting(pair)}
+    [verdict] = _BY_WORDS.judge_batch([pair])
+    return {"words": verdict.p or 0.0, **counting(pair)}
 
 
 def goes_on(thought: str) -> bool:
@@ -119,25 +120,32 @@ def dates_of(text: str) -> set[tuple[int, str, int]]:
 
 
 def _of_claim(pair: Pair) -> dict[str, float]:
+    """The counts of the first table above."""
     words = _stem_list(pair.hypothesis)
     claimed = frozenset(words)
-    in_order = _stem_list(pair.premise)
+    evidence_words = _stem_list(pair.premise)
     windows = _windows(_by_sentence(pair.premise))
-    best = max(windows, key=lambda window: _share(claimed, window))
+    best_window = max(windows, key=lambda window: _share(claimed, window))
+
     middle = max(1, len(words) // 2)
-    halves = [half for half in (words[:middle], words[middle:]) if half]
-    neighbours = set(pairwise(in_order))
+    halves = [frozenset(half) for half in (words[:middle], words[middle:]) if half]
+    shares_of_halves = [_most(half, windows) for half in halves]
+
     pairs = list(pairwise(words))
+    pairs_in_evidence = set(pairwise(evidence_words))
+    neighbours = sum(words_of_pair in pairs_in_evidence for words_of_pair in pairs)
+
     names = _names(pair.hypothesis)
-    length = math.log(1 + len(in_order))
-    denies = _NEGATION.search(pair.hypothesis) and not _NEGATION.search(pair.premise)
+    has_negation = _NEGATION.search(pair.hypothesis) is not None
+    evidence_has_negation = _NEGATION.search(pair.premise) is not None
+    length = math.log(1 + len(evidence_words))
     return {
-        "together": _share(claimed, best),
-        "halves": min((_most(frozenset(half), windows) for half in halves), default=1.0),
-        "beyond_question": _share(claimed - _stems(pair.question), best, empty=1.0),
-        "neighbours": sum(each in neighbours for each in pairs) / max(len(pairs), 1),
-        "missing_names": float(len(names.difference(in_order))),
-        "denies_alone": float(bool(denies)),
+        "together": _share(claimed, best_window),
+        "halves": min(shares_of_halves, default=1.0),
+        "beyond_question": _share(claimed - _stems(pair.question), best_window, empty=1.0),
+        "neighbours": neighbours / max(len(pairs), 1),
+        "missing_names": float(len(names.difference(evidence_words))),
+        "denies_alone": float(has_negation and not evidence_has_negation),
         "speaks": float(_SPEAKER.search(pair.hypothesis) is not None),
         "length": length,
         "length_squared": (length - _USUAL_LENGTH) ** 2,
@@ -145,37 +153,54 @@ def _of_claim(pair: Pair) -> dict[str, float]:
 
 
 def _of_thought(pair: Pair) -> dict[str, float]:
+    """The counts of the second table above."""
     statements = sentences(pair.hypothesis)
     denials = [sentence for sentence in statements if _DENIES.search(sentence)]
     seeking = [sentence for sentence in statements if searches(sentence)]
     plans = [sentence for sentence in statements if _PLANS.search(sentence)]
     findings = _findings(statements)
-    of_findings = [_stems(finding) for finding in findings]
-    of_findings = [finding for finding in of_findings if finding]
-    # A capital says nothing at the beginning of a sentence; findings often begin with a name
-    names = [_names(f"in {finding}") for finding in findings]
-    names = [names_of_finding for names_of_finding in names if names_of_finding]
+    thought_goes_on = bool(denials or seeking)
+
+    stems_of_findings = []
+    names_of_findings = []
+    for finding in findings:
+        stems_of_finding = _stems(finding)
+        if stems_of_finding:
+            stems_of_findings.append(stems_of_finding)
+        # A capital says nothing at the beginning of a sentence; findings often begin with a name
+        names = _names(f"in {finding}")
+        if names:
+            names_of_findings.append(names)
+
     evidence = _by_sentence(pair.premise)
-    passages = [_stems(passage) for passage in pair.premise.split("\n\n")]
     windows = _windows(evidence)
+    passages = [_stems(passage) for passage in pair.premise.split("\n\n")]
+    shares_of_findings = [_most(finding, passages) for finding in stems_of_findings]
+
     of_question = _stems(pair.question)
-    unsaid = of_question.difference(*of_findings)
+    unsaid = of_question.difference(*stems_of_findings)
     sought: Stems = frozenset().union(*(_stems(sentence) for sentence in [*seeking, *plans]))
     dates = dates_of(pair.hypothesis)
-    dates_there = dates & dates_of(pair.premise)
-    further = bool(denials or seeking)
-    in_passages = [_most(finding, passages) for finding in of_findings]
-    return {
-        "dates_missing": float(bool(dates) and not dates_there),
-        "dates_found": float(min(len(dates_there), _MOST_DATES)),
-        "asked_is_near": _most(unsaid, windows) if further else 0.0,
+    dates_in_evidence = dates & dates_of(pair.premise)
+
+    counted = {
+        "dates_missing": float(bool(dates) and not dates_in_evidence),
+        "dates_found": float(min(len(dates_in_evidence), _MOST_DATES)),
+        "asked_is_near": _most(unsaid, windows) if thought_goes_on else 0.0,
         "denied_is_near": _most(of_question, windows) if denials else 0.0,
         "sought_is_near": _most(sought, evidence) if seeking and not denials else 0.0,
-        "first_names": _most(names[0], passages) if names else 1.0,
-        "first_together": _most(of_findings[0], windows) if of_findings else 1.0,
-        "findings": sum(in_passages) / len(in_passages) if in_passages else 1.0,
+        # Where there are no such findings, these stay.
+        "first_names": 1.0,
+        "first_together": 1.0,
+        "findings": 1.0,
         "finds_nothing": float(not findings),
     }
+    if names_of_findings:
+        counted["first_names"] = _most(names_of_findings[0], passages)
+    if stems_of_findings:
+        counted["first_together"] = _most(stems_of_findings[0], windows)
+        counted["findings"] = sum(shares_of_findings) / len(shares_of_findings)
+    return counted
 
 
 _COUNTING: Mapping[Task, Callable[[Pair], dict[str, float]]] = {
@@ -212,7 +237,8 @@ def _stems(text: str) -> Stems:
 
 def _names(text: str) -> Stems:
     """The stems of the names and numbers of a text."""
-    return _stems(" ".join(key for key, word in claims(text).items() if word.marked))
+    names = [key for key, word in claims(text).items() if word.marked]
+    return _stems(" ".join(names))
 
 
 def _by_sentence(text: str) -> list[Stems]:
@@ -220,13 +246,18 @@ def _by_sentence(text: str) -> list[Stems]:
 
 
 def _windows(evidence: Sequence[Stems]) -> list[Stems]:
-    """Each two neighbouring sentences, and each alone."""
-    return [first | second for first, second in pairwise(evidence)] + [*evidence]
+    """The stems of each two neighbouring sentences, and of each sentence alone."""
+    neighbours = [first | second for first, second in pairwise(evidence)]
+    return [*neighbours, *evidence]
 
 
 def _share(words: Stems, there: Stems, empty: float = 0.0) -> float:
-    return len(words & there) / len(words) if words else empty
+    """The share of the words that stand there; `empty` where there are no words."""
+    if not words:
+        return empty
+    return len(words & there) / len(words)
 
 
 def _most(words: Stems, places: Sequence[Stems]) -> float:
+    """The largest share of the words that one of the places holds."""
     return max((_share(words, there) for there in places), default=0.0)

@@ -271,8 +271,11 @@ class EndpointJudge(Judge, Writer):
             cache.close()
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        prompts = {pair: load(named(pair.task, self.prompts)) for pair in pairs}
-        questions = {pair: self._question(prompts[pair], fields_of(pair)) for pair in pairs}
+        prompts: dict[Pair, Prompt] = {}
+        questions: dict[Pair, Question] = {}
+        for pair in dict.fromkeys(pairs):
+            prompts[pair] = load(named(pair.task, self.prompts))
+            questions[pair] = self._question(prompts[pair], fields_of(pair))
         groups = self._groups(questions) if self.together else []
         answers = self._answers([questions[pair] for pair in pairs], groups)
         verdicts = []
@@ -291,8 +294,11 @@ class EndpointJudge(Judge, Writer):
         if not self.dry:
             return [answer.text for answer in answers]
         # An estimate goes on to judge claims: each sentence of the answer stands for one.
-        made_up = ["\n".join(sentences(request.fields.get("answer", ""))) for request in requests]
-        return [text or None for text in made_up]
+        texts: list[str | None] = []
+        for request in requests:
+            claims = sentences(request.fields.get("answer", ""))
+            texts.append("\n".join(claims) or None)
+        return texts
 
     def _groups(self, questions: Mapping[Pair, Question]) -> list[Question]:
         """Questions about several claims on the same evidence; more than `MOST_CLAIMS` are cut
@@ -306,7 +312,8 @@ class EndpointJudge(Judge, Writer):
         for pairs in by_evidence.values():
             if len(pairs) == 1:
                 continue
-            size = math.ceil(len(pairs) / math.ceil(len(pairs) / MOST_CLAIMS))
+            parts = math.ceil(len(pairs) / MOST_CLAIMS)
+            size = math.ceil(len(pairs) / parts)
             for start in range(0, len(pairs), size):
                 part = pairs[start : start + size]
                 members = tuple(questions[pair] for pair in part)
@@ -329,7 +336,7 @@ class EndpointJudge(Judge, Writer):
         if limit is not None:
             limit += _TOKENS_PER_CLAIM * len(members)
         if writes and limit is not None:
-            # a model that reasons before a label reasons before a text, too
+            # A model that reasons before a label reasons before a text, too.
             limit = None if self.write_tokens is None else max(self.write_tokens, limit)
         sampling = {"temperature": self.temperature, "seed": self.seed, "max_tokens": limit}
         body = {name: value for name, value in sampling.items() if value is not None}
@@ -403,16 +410,18 @@ class EndpointJudge(Judge, Writer):
                 f"not asked: the answers have cost {self._counts.cost:.4f} of at most "
                 f"{self.max_cost:g}"
             )
+        body = question.body
         try:
-            return read(question, await self._reply(question, question.body, on_retry))
+            reply = await self._reply(question, body, on_retry)
+            return read(question, reply)
         except Unreadable:
             if question.members:
                 raise  # `_Batch` asks about each member
-        # with temperature 0 the same seed would give the same unreadable reply
-        body = question.body
+        # With temperature 0 the same seed would give the same unreadable reply.
         if body.get("seed") is not None:
             body = {**body, "seed": body["seed"] + 1}
-        return read(question, await self._reply(question, body, on_retry))
+        reply = await self._reply(question, body, on_retry)
+        return read(question, reply)
 
     async def _reply(
         self, question: Question, body: dict[str, Any], on_retry: Callable[[], object]

@@ -115,22 +115,26 @@ class GeneratorJudge(Judge, Writer):
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
         prompts = [self.asked(pair) for pair in pairs]
-        fit = [row for row, prompt in enumerate(prompts) if prompt.ids]
+        rows_that_fit = [row for row, prompt in enumerate(prompts) if prompt.ids]
+        lengths = [len(prompts[row].ids) for row in rows_that_fit]
         probs_by_row: dict[int, list[float]] = {}
-        for batch in batches([len(prompts[row].ids) for row in fit], self.batch_tokens):
-            rows = [fit[place] for place in batch]
+        for batch in batches(lengths, self.batch_tokens):
+            rows = [rows_that_fit[place] for place in batch]
             ids = [prompts[row].ids for row in rows]
             choices = [prompts[row].choices for row in rows]
             probs_of_batch = self.generator.choice_probs(ids, choices)
-            for row, probs in zip(rows, probs_of_batch, strict=True):
-                probs_by_row[row] = probs
+            probs_by_row.update(zip(rows, probs_of_batch, strict=True))
         verdicts = []
         for row, (pair, prompt) in enumerate(zip(pairs, prompts, strict=True)):
             verdicts.append(self._verdict(pair, prompt.note, probs_by_row.get(row)))
         return verdicts
 
-    def _verdict(self, pair: Pair, note: str, probs: list[float] | None) -> Verdict:
-        judge = f"{self.name} {prompting.load(prompting.named(pair.task, self.prompts)).id}"
+    def _verdict(self, pair: Pair, note: str, probs: Sequence[float] | None) -> Verdict:
+        """The verdict by the probabilities of the labels 1 and 0; it abstains without them, and
+        `note` says why.
+        """
+        prompt = prompting.load(prompting.named(pair.task, self.prompts))
+        judge = f"{self.name} {prompt.id}"
         if probs is None:
             return Verdict(None, None, note, judge)
         yes, no = probs
@@ -145,28 +149,29 @@ class GeneratorJudge(Judge, Writer):
         """The prompt about a pair up to the token that tells the labels apart, and that token for
         each label.
         """
-        fields = {
-            name: self._fence.escape(text) for name, text in prompting.fields_of(pair).items()
-        }
+        fields = self._fenced(prompting.fields_of(pair))
         premise = fields["premise"]
         prompt_name = prompting.named(pair.task, self.prompts)
 
         def shortened(chars: int) -> LabelPrompt:
             """The prompt with the first and the last characters of the premise, `chars` in all."""
-            head = premise[: chars - chars // 2]
-            tail = premise[len(premise) - chars // 2 :]
+            in_tail = chars // 2
+            head = premise[: chars - in_tail]
+            tail = premise[len(premise) - in_tail :]
             return self._read(prompt_name, {**fields, "premise": f"{head}{_CUT}{tail}"})
 
         def length(chars: int) -> int:
             return len(shortened(chars).ids)
 
-        if len(premise) <= self.window * _LONGEST_TOKEN:
+        # A longer premise than this surely does not fit, and takes long to tokenize.
+        longest = self.window * _LONGEST_TOKEN
+        if len(premise) <= longest:
             prompt = self._read(prompt_name, fields)
             if len(prompt.ids) <= self.window:
                 return prompt
-        # how many characters of the premise can stay; -1 when the prompt is too long even without
-        # it
-        most = min(len(premise), self.window * _LONGEST_TOKEN)
+        # How many characters of the premise can stay; -1 when the prompt is too long even without
+        # it.
+        most = min(len(premise), longest)
         chars = bisect_right(range(most), self.window, key=length) - 1
         while chars >= 0 and length(chars) > self.window:
             chars -= 1 + chars // 50  # a prompt's fences have lengths that vary a little
@@ -181,38 +186,47 @@ class GeneratorJudge(Judge, Writer):
         """The most probable text for each request; `None` where it is empty, cut off, or the prompt
         too long.
         """
-        prompts = []
-        for request in requests:
-            fields = {name: self._fence.escape(text) for name, text in request.fields.items()}
-            prompts.append(self._encode(self._text(request.prompt, fields)))
-        most = self.window - self.max_new_tokens
-        fit = [row for row, prompt in enumerate(prompts) if len(prompt) <= most]
+        longest_prompt = self.window - self.max_new_tokens
+        prompts: dict[int, list[int]] = {}  # by the row of the request, those that fit
+        for row, request in enumerate(requests):
+            text = self._text(request.prompt, self._fenced(request.fields))
+            ids = self._encode(text)
+            if len(ids) <= longest_prompt:
+                prompts[row] = ids
         sampling = Sampling(temperature=0.0, max_new_tokens=self.max_new_tokens)
-        completions = self.generator.generate([prompts[row] for row in fit], sampling)
-        texts: list[str | None] = [None] * len(prompts)
-        for row, completion in zip(fit, completions, strict=True):
+        completions = self.generator.generate(list(prompts.values()), sampling)
+        texts: list[str | None] = [None] * len(requests)
+        for row, completion in zip(prompts, completions, strict=True):
             if completion.finish != "length":
                 text = self.generator.tokenizer.decode(completion.ids, skip_special_tokens=True)
                 texts[row] = text.strip() or None
         return texts
+
+    def _fenced(self, texts: Mapping[str, str]) -> dict[str, str]:
+        """The texts without anything that the tokenizer reads as a control token."""
+        return {name: self._fence.escape(text) for name, text in texts.items()}
 
     def _read(self, task: str, fields: Mapping[str, str]) -> "LabelPrompt":
         """The prompt filled with these fields. Raises `ConfigError` where no token tells the labels
         apart.
         """
         text = self._text(task, fields)
-        ids, tail = self._encode(text), text[-_TAIL:]
+        tail = text[-_TAIL:]
+        ids = self._encode(text)
         tail_ids = self._encode(tail)
-        # each label is encoded after the prompt's end: it may merge with what stands there
+        # Each label is encoded after the prompt's end: it may merge with what stands there.
         yes, no = (self._encode(tail + self._lead + label) for label in LABELS)
-        shared = shared_length(yes, no)
+        shared = shared_length(yes, no)  # so many tokens come before the one that differs
         if shared == min(len(yes), len(no)):
             raise ConfigError(
                 f"the tokenizer of {self.name} does not tell the labels {' and '.join(LABELS)} "
                 "apart"
             )
+        # The prompt's own tokens, as far as no label merges with them, then what both labels begin
+        # with.
         unmerged = min(shared, shared_length(tail_ids, yes))
-        prompt_ids = ids[: len(ids) - len(tail_ids) + unmerged] + yes[unmerged:shared]
+        before_tail = len(ids) - len(tail_ids)
+        prompt_ids = ids[: before_tail + unmerged] + yes[unmerged:shared]
         return LabelPrompt(prompt_ids, [[yes[shared]], [no[shared]]])
 
     def _text(self, prompt: str, fields: Mapping[str, str]) -> str:

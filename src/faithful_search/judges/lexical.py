@@ -27,9 +27,10 @@ NAME_WEIGHT = 2.0
 """What names and numbers count; other words count 1."""
 _BEGINNING = 6
 """The letters by which words are compared that are neither names nor numbers."""
-_FEW, _SHORTEST = 8, 3
-"""So few words, of so many letters each, are looked for one by one: that takes a fraction of the
-time that taking a long premise apart does.
+_FEW = 8
+_SHORTEST = 3
+"""At most `_FEW` words, of at least `_SHORTEST` letters each, are looked for one by one: that takes
+a fraction of the time that taking a long premise apart does.
 """
 
 _UNSPACED = re.compile(f"[{UNSPACED}]")
@@ -160,26 +161,33 @@ def claims(text: str) -> dict[str, Word]:
     folded = _fold(text)
     script = _script(folded)
     words = list(dict.fromkeys(_words(folded, script)))
-    # a capital says nothing where a text or a sentence begins
-    first = script.first.match(folded)
-    inside = script.initial.sub(" ", folded[first.end() :] if first else folded)
-    capitalised = dict.fromkeys(script.capitalised.findall(inside))
-    names = [name for name in capitalised if name[0].isupper()]
-    numbers = [word for word in words if word[0].isdigit()]
-    marked: dict[str, str] = {}
-    for key, written in zip(_keys(names + numbers), names + numbers, strict=True):
-        marked.setdefault(key, written)  # the first spelling of a key stays
+    marked = _names_of(folded, script) + [word for word in words if word[0].isdigit()]
+    spellings: dict[str, str] = {}  # of names and numbers, by their keys
+    for key, spelling in zip(_keys(marked), marked, strict=True):
+        spellings.setdefault(key, spelling)  # the first spelling of a key stays
     words_by_key: dict[str, Word] = {}
-    for key, written in zip(_keys(words), words, strict=True):
+    for key, word in zip(_keys(words), words, strict=True):
         if key and key not in words_by_key:
-            words_by_key[key] = Word(marked.get(key, written), key in marked)
+            words_by_key[key] = Word(spellings.get(key, word), key in spellings)
     return words_by_key
+
+
+def _names_of(folded: str, script: _ScriptPatterns) -> list[str]:
+    """The words with a capital, each once. A capital says nothing where a text or a sentence
+    begins.
+    """
+    first = script.first.match(folded)
+    behind_first = folded[first.end() :] if first else folded
+    inside_sentences = script.initial.sub(" ", behind_first)
+    capitalised = dict.fromkeys(script.capitalised.findall(inside_sentences))
+    return [word for word in capitalised if word[0].isupper()]
 
 
 def terms(text: str) -> set[str]:
     """The keys of `claims(text)`, for half the work."""
     folded = _fold(text)
-    return set(_keys(set(_words(folded, _script(folded))))) - {""}
+    words = set(_words(folded, _script(folded)))
+    return set(_keys(words)) - {""}
 
 
 def stems(text: str) -> list[tuple[int, int, str]]:
@@ -192,10 +200,12 @@ def stems(text: str) -> list[tuple[int, int, str]]:
     """
     matches = list(_WRITTEN.finditer(text))
     keys = _keys(_fold(match[0]).strip() or match[0] for match in matches)
-    return [
-        (match.start(), match.end(), key if any(map(str.isdigit, key)) else key[:_BEGINNING])
-        for match, key in zip(matches, keys, strict=True)
-    ]
+    words = []
+    for match, key in zip(matches, keys, strict=True):
+        has_digit = any(map(str.isdigit, key))
+        stem = key if has_digit else key[:_BEGINNING]
+        words.append((match.start(), match.end(), stem))
+    return words
 
 
 def pieces(text: str, premise: str) -> list[tuple[str, bool]]:
@@ -205,14 +215,16 @@ def pieces(text: str, premise: str) -> list[tuple[str, bool]]:
         >>> pieces("It stood in Lyon.", "The tower stands in Paris.")
         [('It ', False), ('stood', True), (' in ', False), ('Lyon', True), ('.', False)]
     """
-    missing = set(_compared(text, premise)[1])
+    _, missing_keys = _compared(text, premise)
+    missing = set(missing_keys)
     if not missing:
         return [(text, False)] if text else []
     parts: list[tuple[str, bool]] = []
     end = 0
     for word in _WRITTEN.finditer(text):
-        keys = _keys(_numbers_apart(_fold(word[0])).split())
-        if not missing.isdisjoint(keys):
+        # "5kg" is one word as it is written, and two as it is compared.
+        compared_words = _numbers_apart(_fold(word[0])).split()
+        if not missing.isdisjoint(_keys(compared_words)):
             parts.append((text[end : word.start()], False))
             parts.append((word[0], True))
             end = word.end()
@@ -224,8 +236,9 @@ def _compared(hypothesis: str, premise: str) -> tuple[Mapping[str, Word], list[s
     """The claims of the hypothesis, and the keys of those that the premise does not hold."""
     claimed = _cached_claims(hypothesis)
     missing = _missing(claimed, premise)
-    numbers = [key for key in missing if key[0].isdigit()]
-    if numbers and _other_notation(numbers, hypothesis, premise):
+    missing_numbers = [key for key in missing if key[0].isdigit()]
+    if missing_numbers and _other_notation(missing_numbers, hypothesis, premise):
+        # Both are written alike and compared again, which is seldom worth its time.
         claimed = _cached_claims(_numbers_apart(hypothesis))
         missing = _missing(claimed, _numbers_apart(premise))
     return claimed, missing
@@ -241,6 +254,7 @@ def _other_notation(numbers: Sequence[str], hypothesis: str, premise: str) -> bo
 
 
 def _before_a_letter(number: str, text: str) -> bool:
+    """Whether the number stands in the text with a letter right behind it, as in "5kg"."""
     place = text.find(number)
     while place >= 0:
         end = place + len(number)
@@ -252,7 +266,8 @@ def _before_a_letter(number: str, text: str) -> bool:
 
 def _numbers_apart(text: str) -> str:
     """The text with numbers of one piece, and a blank between a number and its unit."""
-    text = unicodedata.normalize("NFKC", text) if "\u00a0" in text or "\u202f" in text else text
+    if "\u00a0" in text or "\u202f" in text:  # blanks that keep the groups of a number together
+        text = unicodedata.normalize("NFKC", text)
     text = _GROUPS.sub(lambda match: match[0].replace(" ", ""), text)
     return _UNIT.sub(r"\1 \2", text)
 
@@ -280,9 +295,11 @@ def _words_of(premise: str) -> tuple[frozenset[str], frozenset[str]]:
 
 def _script(folded: str) -> _ScriptPatterns:
     """The patterns that a text needs."""
-    # the simple patterns are several times as fast; a curly quote or a dash alone needs no others
-    plain = folded.isascii() or _ANY.word.search("".join(_BEYOND_ASCII.findall(folded))) is None
-    return _PLAIN if plain else _ANY
+    if folded.isascii():
+        return _PLAIN
+    # The simple patterns are several times as fast; a curly quote or a dash alone needs no others.
+    beyond_ascii = "".join(_BEYOND_ASCII.findall(folded))
+    return _PLAIN if _ANY.word.search(beyond_ascii) is None else _ANY
 
 
 def _words(folded: str, script: _ScriptPatterns) -> list[str]:
@@ -331,14 +348,14 @@ def _stands(folded: str, letters: str, whole_word: bool) -> bool:
     whole_word = whole_word or len(letters) < _BEGINNING
     if _PLAIN.word.fullmatch(letters) is None:
         return False
-    at = folded.find(letters)
-    while at >= 0:
-        end = at + len(letters)
-        if not _is_letter(folded[at - 1 : at]) and not (
-            whole_word and _is_letter(folded[end : end + 1])
-        ):
+    start = folded.find(letters)
+    while start >= 0:
+        end = start + len(letters)
+        begins_word = not _is_letter(folded[start - 1 : start])
+        goes_on = _is_letter(folded[end : end + 1])
+        if begins_word and not (whole_word and goes_on):
             return True
-        at = folded.find(letters, at + 1)
+        start = folded.find(letters, start + 1)
     return False
 
 
@@ -348,15 +365,18 @@ def _is_letter(character: str) -> bool:
 
 def _keys(words: Iterable[str]) -> list[str]:
     """The keys of words: in small letters, without a final s; empty for those that say nothing."""
-    # inlined for speed: most words do not end in s and need no further call
+    # One comprehension, and a call for few words only: scoring spends much of its time here.
     return [
-        "" if low in _EMPTY else _singular(low) if low[-1] == "s" else low
-        for low in map(str.lower, words)
+        "" if word in _EMPTY else _singular(word) if word[-1] == "s" else word
+        for word in map(str.lower, words)
     ]
 
 
 def _singular(word: str) -> str:
-    return word[:-1] if word[-1] == "s" and len(word) > 3 and word[-2] != "s" else word
+    """A word without a final s, where it may be that of a plural."""
+    if word[-1] == "s" and len(word) > 3 and word[-2] != "s":
+        return word[:-1]
+    return word
 
 
 def _fold(text: str) -> str:

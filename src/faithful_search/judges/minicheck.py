@@ -50,17 +50,22 @@ class MiniCheckJudge(ReadoutJudge):
         return open_entailment(model, **loading)
 
     def encode(self, inputs: Sequence[Input]) -> list[dict[str, Any]]:
-        # BOS or CLS where the tokenizer writes one; the end, which also stands between the texts
+        # What the tokenizer writes around a text: BOS or CLS, where it has one, and the end token,
+        # which MiniCheck also puts between the two texts.
         *opening, end = self.tokenizer("")["input_ids"]
         task = _TASK if is_seq2seq(self.architecture) else ""
         documents = self.pieces([task + each.premise for each in inputs])
         claims = self.pieces([each.hypothesis for each in inputs])
         rows = []
         for document, claim in zip(documents, claims, strict=True):
-            # windows are reckoned from parts, and a part's tokens need not add up exactly
-            most = None if self.limit is None else self.limit - len(opening) - len(claim) - 2
-            rows.append([*opening, *document[:most], end, *claim, end])
+            if self.limit is not None:
+                # Windows are counted in parts, whose tokens need not add up exactly.
+                room = self.limit - len(opening) - len(claim) - 2  # 2: the end tokens
+                document = document[:room]
+            rows.append([*opening, *document, end, *claim, end])
         return as_rows(rows)
 
     def make_readout(self) -> Readout:
-        return written_labels(self) if is_seq2seq(self.architecture) else second_of_two(self)
+        if is_seq2seq(self.architecture):
+            return written_labels(self)
+        return second_of_two(self)

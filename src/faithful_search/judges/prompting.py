@@ -62,9 +62,8 @@ class Prompt(msgspec.Struct, frozen=True):
         if self.version == PAPER:
             text = _INLINE.sub(lambda slot: _BLOCKS.escape(clean[slot[1]]), self.user)
             return [{"role": "user", "content": text}]
-        code = hashlib.sha256(
-            "\0".join(f"{name}\0{clean[name]}" for name in sorted(clean)).encode()
-        ).hexdigest()[:16]
+        named_texts = "\0".join(f"{name}\0{clean[name]}" for name in sorted(clean))
+        code = hashlib.sha256(named_texts.encode()).hexdigest()[:16]
 
         def block(slot: re.Match[str]) -> str:
             name, heading = slot[1], slot[2]
@@ -73,11 +72,12 @@ class Prompt(msgspec.Struct, frozen=True):
                 return ""
             return f"{heading}:\n<{name}-{code}>\n{text}\n</{name}-{code}>"
 
-        # blank lines are closed up before the text goes in, which must arrive as it is
-        template = _SLOT.sub(
-            lambda slot: slot[0] if block(slot) else "", self.user.replace("{{code}}", code)
-        )
-        user = _SLOT.sub(block, _BLANKS.sub("\n\n", template).strip())
+        # Slots that stay empty are taken out and the lines around them closed up before the texts
+        # go in, which must arrive as they are.
+        template = self.user.replace("{{code}}", code)
+        template = _SLOT.sub(lambda slot: slot[0] if block(slot) else "", template)
+        template = _BLANKS.sub("\n\n", template).strip()
+        user = _SLOT.sub(block, template)
         return [{"role": "system", "content": self.system}, {"role": "user", "content": user}]
 
 
@@ -92,7 +92,9 @@ def named(task: str, wording: str = OURS) -> str:
     if wording not in (OURS, PAPER):
         raise ConfigError(f"judge_prompts is '{OURS}' or '{PAPER}', not {wording!r}")
     of_paper = f"{task}@{PAPER}"
-    return of_paper if wording == PAPER and of_paper in _files() else task
+    if wording == PAPER and of_paper in _files():
+        return of_paper
+    return task
 
 
 @lru_cache

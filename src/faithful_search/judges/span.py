@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
@@ -129,10 +130,11 @@ class SpanJudge(Judge):
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
         readings_of_pairs = [self.reader.readings(pair) for pair in pairs]
-        outputs = iter(self._outputs([part for parts in readings_of_pairs for part in parts]))
+        outputs = iter(self._outputs(list(chain.from_iterable(readings_of_pairs))))
         verdicts = []
-        for pair, parts in zip(pairs, readings_of_pairs, strict=True):
-            verdicts.append(self._verdict(pair, parts, [next(outputs) for _ in parts]))
+        for pair, readings in zip(pairs, readings_of_pairs, strict=True):
+            outputs_of_pair = list(islice(outputs, len(readings)))
+            verdicts.append(self._verdict(pair, readings, outputs_of_pair))
         return verdicts
 
     def spans(self, pair: Pair) -> list[MarkedSpan]:
@@ -155,14 +157,14 @@ class SpanJudge(Judge):
     def _verdict(
         self,
         pair: Pair,
-        parts: Sequence[SpanInput],
+        readings: Sequence[SpanInput],
         outputs: Sequence[tuple[float, "NDArray[Any]"]],
     ) -> Verdict:
-        if not parts:
+        if not readings:
             return Verdict(0.0, False, "there is nothing to judge", self.name)
         logits = [logit for logit, _ in outputs]
-        least = logits.index(min(logits))
-        p = _sigmoid(logits[least])
+        worst = logits.index(min(logits))  # the part of the hypothesis that is least supported
+        p = _sigmoid(logits[worst])
         if self.words:
             counted = _COUNTING.judge_batch([pair])[0].p
             p = with_words(p, counted or 0.0, self.words)
@@ -171,24 +173,26 @@ class SpanJudge(Judge):
             return Verdict(None, None, f"it cannot tell: p = {p:.3f}", self.name)
         why = f"p = {p:.3f}"
         if p < self.threshold:
-            words = _worst(pair.hypothesis, _marked(parts[least], outputs[least][1]))
+            _, token_logits = outputs[worst]
+            words = _worst(pair.hypothesis, _marked(readings[worst], token_logits))
             if words:
                 why += f"; least supported: {words!r}"
         return Verdict(p, p >= self.threshold, why, self.name)
 
     def _outputs(self, readings: Sequence[SpanInput]) -> list[tuple[float, "NDArray[Any]"]]:
         """The logit of support of each reading, and those of its hypothesis's tokens."""
-        order = sorted(range(len(readings)), key=lambda place: len(readings[place].ids))
+        shortest_first = sorted(range(len(readings)), key=lambda place: len(readings[place].ids))
         outputs: dict[int, tuple[float, NDArray[Any]]] = {}
         start = 0
-        while start < len(order):
+        while start < len(shortest_first):
+            # One reading at least, and further ones as long as the padded batch is not too large.
             end = start + 1
-            while end < len(order):
-                longest = len(readings[order[end]].ids)
+            while end < len(shortest_first):
+                longest = len(readings[shortest_first[end]].ids)
                 if longest * (end + 1 - start) > self.batch_tokens:
                     break
                 end += 1
-            batch = order[start:end]
+            batch = shortest_first[start:end]
             logits, token_logits = self.network(arrays([readings[place] for place in batch]))
             for row, place in enumerate(batch):
                 first, last = readings[place].claim
@@ -297,10 +301,12 @@ def _check_fit(network: Network, reader: SpanReader) -> None:
     has fewer word pieces.
     """
     [reading] = reader.readings(Pair("a", "a"))
-    last = max(reader.tokenizer.get_vocab(with_added_tokens=False).values())
-    batch = arrays([reading._replace(ids=[*reading.ids, last], marks=[*reading.marks, 0])])
+    # With the last word piece behind it, which a network of fewer cannot look up.
+    last_piece = max(reader.tokenizer.get_vocab(with_added_tokens=False).values())
+    reading = reading._replace(ids=[*reading.ids, last_piece], marks=[*reading.marks, 0])
+    batch = arrays([reading])
     logits, token_logits = network(batch)
-    if (logits.shape, token_logits.shape) != ((1,), batch["input_ids"].shape):
+    if logits.shape != (1,) or token_logits.shape != batch["input_ids"].shape:
         raise ValueError(
             f"it gives arrays of the shapes {logits.shape} and {token_logits.shape} instead of "
             f"(1,) and {batch['input_ids'].shape}"
@@ -316,10 +322,11 @@ def _threads() -> int:
 
 
 def _marked(reading: SpanInput, logits: "NDArray[Any]") -> list[MarkedSpan]:
-    return [
-        MarkedSpan(start, end, _sigmoid(float(logit)))
-        for (start, end), logit in zip(reading.places, logits, strict=True)
-    ]
+    """The tokens of the reading's hypothesis, with what the network says of each."""
+    marked = []
+    for (start, end), logit in zip(reading.places, logits, strict=True):
+        marked.append(MarkedSpan(start, end, _sigmoid(float(logit))))
+    return marked
 
 
 def _worst(text: str, marked: Sequence[MarkedSpan]) -> str:

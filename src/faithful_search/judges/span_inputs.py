@@ -41,10 +41,10 @@ MARKS = (
 _NUMBER_OF = {name: number for number, name in enumerate(MARKS)}
 _CHUNK = 48
 """Tokens of the parts of the evidence that are chosen from."""
-_QUESTION_SHARE, _NEIGHBOUR_SHARE = 0.3, 0.3
-"""What a word of the question counts beside one of the hypothesis, and the score of a neighbour
-beside a part's own, when parts are chosen.
-"""
+_QUESTION_SHARE = 0.3
+"""What a word of the question counts beside one of the hypothesis, when parts are chosen."""
+_NEIGHBOUR_SHARE = 0.3
+"""What the score of a part's better neighbour counts beside its own."""
 
 
 class SpanInput(NamedTuple):
@@ -101,15 +101,19 @@ class SpanReader:
             return []
         chunks = windows(premise, _CHUNK, 0, self._count) if premise.strip() else []
         stems_of_chunks = [_stems(chunk) for chunk in chunks]
-        named = {key for key, word in lexical.claims(hypothesis).items() if word.marked}
+        stems_of_names: set[str] = set()
+        for key, word in lexical.claims(hypothesis).items():
+            if word.marked:
+                stems_of_names.update(stem for _, _, stem in lexical.stems(key))
         readings = []
         end = 0
         for part in windows(hypothesis, self.hypothesis, 0, self._count):
             start = hypothesis.index(part, end)
             end = start + len(part)
-            readings.append(
-                self._reading(part, start, question, chunks, stems_of_chunks, named, pair.task)
+            reading = self._reading(
+                part, start, question, chunks, stems_of_chunks, stems_of_names, pair.task
             )
+            readings.append(reading)
         return readings
 
     def _reading(
@@ -119,72 +123,81 @@ class SpanReader:
         question: str,
         chunks: Sequence[str],
         stems_of_chunks: Sequence[frozenset[str]],
-        named: Collection[str],
+        stems_of_names: Collection[str],
         task: str,
     ) -> SpanInput:
-        claimed, question_stems = _stems(part), _stems(question)
-        chosen = self._chosen(chunks, stems_of_chunks, claimed, question_stems)
+        """The input for a part of the hypothesis, which begins there at the character `start`."""
+        stems_of_part = _stems(part)
+        stems_of_question = _stems(question)
+        chosen = self._chosen(chunks, stems_of_chunks, stems_of_part, stems_of_question)
         evidence = " ".join(chunks[place] for place in chosen)
-        in_reading = frozenset().union(*(stems_of_chunks[place] for place in chosen))
-        anywhere = frozenset().union(*stems_of_chunks)
+        stems_read = frozenset().union(*(stems_of_chunks[place] for place in chosen))
+        stems_of_evidence = frozenset().union(*stems_of_chunks)
 
-        def mark_of_claim(stem: str) -> str:
+        def mark_of(stem: str) -> str:
+            """The mark of a word of the hypothesis."""
             if not stem:
                 return "function"
-            if stem in in_reading:
+            if stem in stems_read:
                 return "read"
-            if stem in anywhere:
+            if stem in stems_of_evidence:
                 return "beyond"
-            if stem in question_stems:
+            if stem in stems_of_question:
                 return "asked"
-            return "missing_name" if stem in stems_named else "missing"
+            return "missing_name" if stem in stems_of_names else "missing"
 
-        stems_named = {stem for name in named for _, _, stem in lexical.stems(name)}
-        marks_of_claim = {stem: _NUMBER_OF[mark_of_claim(stem)] for stem in {*claimed, ""}}
-        marks_of_evidence = {stem: _NUMBER_OF["shared"] for stem in claimed}
+        # By a word's stem; words of the evidence that the hypothesis lacks are "other".
+        marks_of_part = {stem: _NUMBER_OF[mark_of(stem)] for stem in {*stems_of_part, ""}}
+        marks_of_evidence = dict.fromkeys(stems_of_part, _NUMBER_OF["shared"])
+        first_mark = _NUMBER_OF["thought" if task == "info_think" else "claim"]
+        between = _NUMBER_OF["other"]
+        part_tokens = self._encode(part)
+        question_ids = self._encode(question).ids[: self.question]
+        evidence_tokens = self._encode(evidence)
+        evidence_ids = evidence_tokens.ids[: self.evidence]
+        part_marks = _marks(part, part_tokens, marks_of_part, _NUMBER_OF["function"])
+        question_marks = [_NUMBER_OF["question"]] * len(question_ids)
+        evidence_marks = _marks(evidence, evidence_tokens, marks_of_evidence, between)
+        evidence_marks = evidence_marks[: self.evidence]
+
         first, separator = self._control
-        of_claim = self._encode(part)
-        of_question = self._encode(question).ids[: self.question]
-        of_evidence = self._encode(evidence)
-        ids = [first, *of_claim.ids, separator, *of_question, separator]
-        marks = [
-            _NUMBER_OF["thought" if task == "info_think" else "claim"],
-            *_marks(part, of_claim, marks_of_claim, _NUMBER_OF["function"]),
-            0,
-            *[_NUMBER_OF["question"]] * len(of_question),
-            0,
-        ]
-        ids += [*of_evidence.ids[: self.evidence], separator]
-        marks += _marks(evidence, of_evidence, marks_of_evidence, 0)[: self.evidence]
-        marks.append(0)
-        places = [(start + begin, start + end) for begin, end in of_claim.offsets]
-        return SpanInput(ids, marks, (1, 1 + len(of_claim.ids)), places)
+        ids = [first, *part_tokens.ids, separator]
+        ids += [*question_ids, separator]
+        ids += [*evidence_ids, separator]
+        marks = [first_mark, *part_marks, between]
+        marks += [*question_marks, between]
+        marks += [*evidence_marks, between]
+        places = [(start + begin, start + end) for begin, end in part_tokens.offsets]
+        return SpanInput(ids, marks, (1, 1 + len(part_tokens.ids)), places)
 
     def _chosen(
         self,
         chunks: Sequence[str],
         stems_of_chunks: Sequence[frozenset[str]],
-        claimed: frozenset[str],
-        questioned: frozenset[str],
+        stems_of_part: frozenset[str],
+        stems_of_question: frozenset[str],
     ) -> list[int]:
-        """The places of the parts that are read, in order: all that fit, or those that share
-        most.
+        """The places of the chunks that are read, in order: all where they fit, else those that
+        share most words with the part of the hypothesis and the question.
         """
         sizes = self._count(chunks) if chunks else []
         if sum(sizes) <= self.evidence:
             return list(range(len(chunks)))
-        scores = [
-            len(claimed & stems) + _QUESTION_SHARE * len((questioned - claimed) & stems)
-            for stems in stems_of_chunks
-        ]
+        only_in_question = stems_of_question - stems_of_part
+        scores: list[float] = []
+        for stems in stems_of_chunks:
+            shared = len(stems_of_part & stems)
+            shared_with_question = len(only_in_question & stems)
+            scores.append(shared + _QUESTION_SHARE * shared_with_question)
+        # What stands beside a chunk that shares much may go on about the same.
+        with_neighbours = []
         padded = [0.0, *scores, 0.0]
-        with_neighbours = [
-            score + _NEIGHBOUR_SHARE * max(padded[place], padded[place + 2])
-            for place, score in enumerate(scores)
-        ]
+        for before, score, after in zip(padded, scores, padded[2:], strict=False):
+            with_neighbours.append(score + _NEIGHBOUR_SHARE * max(before, after))
+        best_first = sorted(range(len(chunks)), key=lambda place: -with_neighbours[place])
         chosen: list[int] = []
         room = self.evidence
-        for place in sorted(range(len(chunks)), key=lambda place: -with_neighbours[place]):
+        for place in best_first:
             if sizes[place] <= room:
                 chosen.append(place)
                 room -= sizes[place]
@@ -218,10 +231,11 @@ def unsupported_tokens(reading: SpanInput, spans: Sequence[tuple[int, int]]) -> 
         >>> unsupported_tokens(reading, [(5, 9)])
         [0, 1]
     """
-    return [
-        int(any(start < span_end and span_start < end for span_start, span_end in spans))
-        for start, end in reading.places
-    ]
+    labels = []
+    for start, end in reading.places:
+        overlaps = any(start < span_end and span_start < end for span_start, span_end in spans)
+        labels.append(int(overlaps))
+    return labels
 
 
 def _stems(text: str) -> frozenset[str]:
@@ -229,13 +243,14 @@ def _stems(text: str) -> frozenset[str]:
 
 
 def _marks(text: str, tokens: _Tokens, marks: Mapping[str, int], default: int) -> list[int]:
-    """The mark of each token: that of the word it belongs to."""
-    result = []
+    """The mark of each token: that of the stem of the word in which it begins, or else `default`."""
+    marks_of_tokens = []
+    behind_the_last = (len(text), len(text), "")
     words = iter(lexical.stems(text))
-    start, end, stem = next(words, (len(text), len(text), ""))
+    start, end, stem = next(words, behind_the_last)
     for token_start, _ in tokens.offsets:
         while token_start >= end and start < len(text):
-            start, end, stem = next(words, (len(text), len(text), ""))
-        inside = start <= token_start < end
-        result.append(marks.get(stem, default) if inside else default)
-    return result
+            start, end, stem = next(words, behind_the_last)
+        is_in_word = start <= token_start < end
+        marks_of_tokens.append(marks.get(stem, default) if is_in_word else default)
+    return marks_of_tokens

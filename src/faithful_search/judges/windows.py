@@ -19,13 +19,17 @@ def windows(text: str, size: int, stride: int, count: Count) -> list[str]:
     """
     if count([text])[0] <= size:
         return [text]
-    units: list[str] = []
+    units: list[str] = []  # sentences, or parts of long ones: a cut may lie between two of them
     for sentence in _with_blanks(text):
         units += _fitting(sentence, size, count)
-    # `count` runs a tokenizer: it is called once for all units, not for each window that is tried
-    spans = _spans(count(units), size, stride)
-    texts = ["".join(units[start:end]).strip() for start, end in spans]
-    return [window for window in texts if window]
+    # `count` runs a tokenizer: it is called once for all units, not for each window that is tried.
+    tokens = count(units)
+    slices = []
+    for start, end in _spans(tokens, size, stride):
+        window = "".join(units[start:end]).strip()
+        if window:
+            slices.append(window)
+    return slices
 
 
 def _with_blanks(text: str) -> list[str]:
@@ -36,7 +40,9 @@ def _with_blanks(text: str) -> list[str]:
         start = text.index(sentence, end)
         starts.append(start)
         end = start + len(sentence)
-    return [text[start:end] for start, end in pairwise([0, *starts[1:], len(text)])]
+    # Blanks before the first sentence belong to it.
+    bounds = [0, *starts[1:], len(text)]
+    return [text[start:end] for start, end in pairwise(bounds)]
 
 
 def _fitting(sentence: str, size: int, count: Count) -> list[str]:
@@ -47,26 +53,34 @@ def _fitting(sentence: str, size: int, count: Count) -> list[str]:
     blank = sentence.rfind(" ", middle // 2, middle + 1)
     if blank < 0:
         blank = sentence.find(" ", middle, middle + middle // 2)
-    cut = middle if blank < 0 else blank + 1  # a text without blanks is cut in the middle of a word
-    return _fitting(sentence[:cut], size, count) + _fitting(sentence[cut:], size, count)
+    # Without a blank near the middle it is cut inside a word.
+    cut = blank + 1 if blank >= 0 else middle
+    first_half = _fitting(sentence[:cut], size, count)
+    second_half = _fitting(sentence[cut:], size, count)
+    return first_half + second_half
 
 
 def _spans(tokens: Sequence[int], size: int, stride: int) -> list[tuple[int, int]]:
-    """The first unit of each window and the one after its last; `tokens` are those of each unit."""
+    """For each window its first unit and the one behind its last. `tokens` has the number of
+    tokens of each unit.
+    """
     spans: list[tuple[int, int]] = []
     start = end = 0
     while end < len(tokens):
+        # Take one unit at least, and further ones as long as they fit.
         total = sum(tokens[start:end])
         while end < len(tokens) and (end == start or total + tokens[end] <= size):
             total += tokens[end]
             end += 1
         spans.append((start, end))
-        if end < len(tokens):
-            # the next window shares the last units, as far as the stride goes and the next unit
-            # still fits
-            room = min(stride, size - tokens[end])
-            previous, start = start, end
-            while start - 1 > previous and tokens[start - 1] <= room:
-                start -= 1
-                room -= tokens[start]
+        if end == len(tokens):
+            break
+        # The next window begins with the last units of this one, as far as the stride allows and
+        # leaves room for the next unit. It never begins where this one did.
+        room = min(stride, size - tokens[end])
+        previous_start = start
+        start = end
+        while start - 1 > previous_start and tokens[start - 1] <= room:
+            start -= 1
+            room -= tokens[start]
     return spans

@@ -21,7 +21,7 @@ import msgspec
 from ..errors import ConfigError, ToolError
 from ..escape import as_line
 from ..tasks import Task
-from ..text import normalize, sub_exact_match
+from ..text import normalize, sub_exact_match, title_key
 from ..tools.local_search import LocalSearch, open_search
 from ..tools.remote_search import RemoteSearch
 from ..trajectory import Evidence
@@ -171,12 +171,17 @@ def gold_of(task: Task) -> dict[str, Gold]:
     for fact in _objects(task.meta.get("chain")):
         ids = [str(fact[kind]) for kind in ("passage", "triple") if fact.get(kind)]
         if ids:
-            gold[" or ".join(ids)] = tuple((_ID, id) for id in ids)
+            name = " or ".join(ids)
+            gold[name] = tuple((_ID, id) for id in ids)
     if gold:
         return gold
-    if task.supporting_ids:
-        return {id: ((_ID, id),) for id in task.supporting_ids}
-    return {title: (_title_key(title),) for title in task.supporting_titles}
+    for id in task.supporting_ids:
+        gold[id] = ((_ID, id),)
+    if gold:
+        return gold
+    for title in task.supporting_titles:
+        gold[title] = (_title_key(title),)
+    return gold
 
 
 def is_closed(task: Task) -> bool:
@@ -212,16 +217,25 @@ def queries_of(task: Task, titles: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _sub_questions(task: Task) -> Iterator[str]:
-    steps = [step for name in _DECOMPOSITIONS for step in _objects(task.meta.get(name))]
+    """The annotated sub-questions, in which `#1` is replaced by the answer of the first one, and so
+    on. In MuSiQue `>>` stands between a subject and its relation.
+    """
+    steps: list[Mapping[str, Any]] = []
+    for column in _DECOMPOSITIONS:
+        steps += _objects(task.meta.get(column))
     answers = [str(step.get("answer", "")) for step in steps]
 
-    def filled(reference: re.Match[str]) -> str:
+    def answer_referred_to(reference: re.Match[str]) -> str:
         place = int(reference[1]) - 1
-        return answers[place] if 0 <= place < len(answers) else reference[0]
+        if not 0 <= place < len(answers):
+            return reference[0]
+        return answers[place]
 
     for step in steps:
-        text = _REFERENCE.sub(filled, str(step.get("question", "")))
-        yield " ".join(text.replace(">>", " ").split())
+        question = str(step.get("question", ""))
+        question = _REFERENCE.sub(answer_referred_to, question)
+        words = question.replace(">>", " ").split()
+        yield " ".join(words)
 
 
 def _objects(value: Any) -> list[Mapping[str, Any]]:
@@ -394,24 +408,25 @@ def _row(
     closed = is_closed(task)
     searched = []
     for (text, kind), passages in zip(queries, results, strict=True):
-        answer = None
+        answer_rank = None
         if not closed:
-            answer = _rank(holds_answer(passage, task.answers) for passage in passages)
-        ranks = []
+            answer_rank = _rank(holds_answer(passage, task.answers) for passage in passages)
+        gold_ranks = []
         for keys in gold.values():
-            ranks.append(_rank(_is_gold(passage, keys) for passage in passages))
-        searched.append(Query(text, kind, answer, tuple(ranks)))
+            gold_ranks.append(_rank(_is_gold(passage, keys) for passage in passages))
+        searched.append(Query(text, kind, answer_rank, tuple(gold_ranks)))
     in_corpus: list[bool | None] = []
-    for place, keys in enumerate(gold.values()):
-        is_found = any(query.gold[place] for query in searched)
-        if presence is not None:
-            in_corpus.append(is_found or not presence.keys.isdisjoint(keys))
-        else:
-            in_corpus.append(True if is_found else None)
     in_graph: list[bool] = []
-    if presence is not None and presence.graph is not None:
-        for keys in gold.values():
-            in_graph.append(any(kind == _ID and id in presence.graph for kind, id in keys))
+    for place, keys in enumerate(gold.values()):
+        if any(query.gold[place] for query in searched):
+            in_corpus.append(True)
+        elif presence is None:
+            in_corpus.append(None)
+        else:
+            in_corpus.append(not presence.keys.isdisjoint(keys))
+        if presence is not None and presence.graph is not None:
+            ids = {id for kind, id in keys if kind == _ID}
+            in_graph.append(not ids.isdisjoint(presence.graph))
     is_retrieved = any(query.answer for query in searched)
     return QuestionLookup(
         id=task.id,
@@ -432,8 +447,8 @@ def _titles(task: Task, presence: Presence | None) -> list[str]:
     """
     if presence is None:
         return list(task.supporting_titles)
-    by_id = [presence.titles[id] for id in task.supporting_ids if presence.titles.get(id)]
-    return [*by_id, *task.supporting_titles]
+    titles_by_id = [presence.titles.get(id, "") for id in task.supporting_ids]
+    return [*filter(None, titles_by_id), *task.supporting_titles]
 
 
 def _is_complete(row: QuestionLookup) -> bool:
@@ -469,7 +484,7 @@ def _is_gold(passage: Evidence, gold: Gold) -> bool:
 
 
 def _title_key(title: str) -> Key:
-    return _TITLE, normalize(title, "pokee")
+    return _TITLE, title_key(title)
 
 
 def _rank(fits: Iterable[bool]) -> int | None:
@@ -482,16 +497,16 @@ def searches_needed(row: QuestionLookup, top_k: int) -> int | None:
     them do not, or where none is annotated.
     """
     needed = set(range(len(row.gold)))
-    covers = []
+    covers: list[set[int]] = []  # what single queries retrieve, each such set once
     for query in row.queries:
         cover = {place for place, rank in enumerate(query.gold) if rank and rank <= top_k}
         if cover and cover not in covers:
             covers.append(cover)
-    if not needed or needed - set().union(*covers):
+    if not needed or not needed <= set().union(*covers):
         return None
     for count in range(1, len(covers)):
         for chosen in combinations(covers, count):
-            if not needed - set().union(*chosen):
+            if needed <= set().union(*chosen):
                 return count
     return len(covers)
 
@@ -523,7 +538,8 @@ def verdict_of(row: QuestionLookup, limits: LookupLimits) -> str:
 
 def _answer_rank(queries: Iterable[Query]) -> float:
     """The best rank of an answer over the queries; infinite without one."""
-    return min((query.answer for query in queries if query.answer), default=float("inf"))
+    ranks = [query.answer for query in queries if query.answer is not None]
+    return min(ranks, default=float("inf"))
 
 
 def summarise(rows: Iterable[QuestionLookup], limits: LookupLimits) -> Answerable:

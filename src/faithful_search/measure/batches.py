@@ -76,7 +76,8 @@ class BatchScorer:
                 f"the batch has columns {', '.join(clash)} already: give a prefix for the new ones"
             )
         if isinstance(batch, Mapping):
-            rows = (dict(zip(batch, row, strict=True)) for row in zip(*batch.values(), strict=True))
+            cells_of_rows = zip(*batch.values(), strict=True)
+            rows = [dict(zip(batch, cells, strict=True)) for cells in cells_of_rows]
             return {**batch, **self._columns(rows)}
         return batch.assign(**self._columns(batch.to_dict("records")))
 
@@ -107,12 +108,12 @@ class BatchScorer:
     def _columns(self, rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
         """The new columns for these rows."""
         raws = [Raw.of(number, encoded(row, ENCODER)) for number, row in enumerate(rows, start=1)]
-        lines = [LINE.decode(line) for line in self._scorer.score(raws).values()]
-        values = [_values(line) for line in lines]
+        lines = self._scorer.score(raws).values()
+        cells_of_rows = [_cells(LINE.decode(line)) for line in lines]
         columns = {}
         for column, kind in self._types.items():
             name = column.removeprefix(self.prefix)
-            cells = [values_of_row.get(name) for values_of_row in values]
+            cells = [cells_of_row.get(name) for cells_of_row in cells_of_rows]
             columns[column] = np.array(cells, dtype=np.float64 if kind == "double" else object)
         return columns
 
@@ -121,17 +122,17 @@ class BatchScorer:
         return {setting.name: getattr(self, setting.name) for setting in fields(self)}
 
 
-def _values(line: Line) -> dict[str, Any]:
+def _cells(line: Line) -> dict[str, Any]:
     """The cells of a row, by column. A row that could not be read has texts only: its numbers are
     NaN, not 0.
     """
-    values: dict[str, Any] = {
+    cells: dict[str, Any] = {
         "read_as": line.dialect,
         "evidence_from": line.evidence_from,
         "read_error": line.error or "",
     }
     if line.error is None:
-        values |= line.values
-        values["issues"] = float(sum(line.issues.values()))
-        values["abstained"] = float(sum(cell.abstained for cell in line.scores.values()))
-    return values
+        cells |= line.values
+        cells["issues"] = float(sum(line.issues.values()))
+        cells["abstained"] = float(sum(score.abstained for score in line.scores.values()))
+    return cells

@@ -14,15 +14,12 @@ from ..rewards.citation_returned import is_report
 from ..trajectory import Step, Trajectory
 from .stats import Floats, Pooled
 
-WRONG_ANSWER, WRONG_FORMATTING, LIMITS, NOT_JUDGED = (
-    "wrong answer",
-    "wrong formatting",
-    "limits",
-    "not judged",
-)
-"""Why episodes fail (trajectory-level self-evaluation, table 2), and those of which nobody knows
-whether they failed.
-"""
+# Why episodes fail (trajectory-level self-evaluation, table 2)
+WRONG_ANSWER = "wrong answer"
+WRONG_FORMATTING = "wrong formatting"
+LIMITS = "limits"
+NOT_JUDGED = "not judged"
+"""Episodes of which nobody knows whether they failed."""
 
 
 class ErrorCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +62,9 @@ def tool_counts(trajectories: Iterable[Trajectory]) -> Counter[str]:
 def tool_ratios(counts: Mapping[str, int], tools: Sequence[str]) -> dict[str, float]:
     """The share of the calls of `tools` that went to each of them; all 0.0 without a call."""
     total = sum(counts.get(tool, 0) for tool in tools)
-    return {tool: counts.get(tool, 0) / total if total else 0.0 for tool in tools}
+    if not total:
+        return dict.fromkeys(tools, 0.0)
+    return {tool: counts.get(tool, 0) / total for tool in tools}
 
 
 def tool_entropy(counts: Mapping[str, int], tools: Sequence[str]) -> float | None:
@@ -76,7 +75,9 @@ def tool_entropy(counts: Mapping[str, int], tools: Sequence[str]) -> float | Non
     """
     if len(tools) < 2 or not any(counts.get(tool) for tool in tools):
         return None
-    return float(normalized_entropy({tool: np.array([counts.get(tool, 0.0)]) for tool in tools})[0])
+    calls = {tool: np.array([counts.get(tool, 0.0)]) for tool in tools}
+    [entropy] = normalized_entropy(calls)
+    return float(entropy)
 
 
 def normalized_entropy(calls: Mapping[Any, Floats]) -> Floats:
@@ -85,7 +86,8 @@ def normalized_entropy(calls: Mapping[Any, Floats]) -> Floats:
     with np.errstate(invalid="ignore"):
         shares = counts / counts.sum(axis=0)
         logs = np.log(shares, out=np.zeros_like(shares), where=shares > 0)  # 0 log 0 counts as 0
-        return np.abs((shares * logs).sum(axis=0)) / np.log(len(counts))
+        entropy = np.abs((shares * logs).sum(axis=0))
+        return entropy / np.log(len(counts))
 
 
 def _one_tool_each(means: Mapping[Any, float]) -> list[dict[Any, float]]:
@@ -102,22 +104,25 @@ def no_share(trajectory: Trajectory) -> float | None:
     verdicts.
     """
     verdicts = [step.helpful for _, step in _judged(trajectory)]
-    return verdicts.count(False) / len(verdicts) if verdicts else None
+    if not verdicts:
+        return None
+    return verdicts.count(False) / len(verdicts)
 
 
 def retry_share(trajectory: Trajectory, tools: Sequence[str]) -> float | None:
     """The share of these `no` after which the same turn calls another one of the tools; `None`
     without a `no`.
     """
-    retried = []
-    for before, step in _judged(trajectory):
-        if step.helpful:
-            continue
+    refused = [(before, step) for before, step in _judged(trajectory) if not step.helpful]
+    if not refused:
+        return None
+    retried = 0
+    for before, step in refused:
         if before.call is None or step.call is None:
-            retried.append(False)
-        else:
-            retried.append(step.call.name != before.call.name and step.call.name in tools)
-    return sum(retried) / len(retried) if retried else None
+            continue
+        if step.call.name in tools and step.call.name != before.call.name:
+            retried += 1
+    return retried / len(refused)
 
 
 def _judged(trajectory: Trajectory) -> list[tuple[Step, Step]]:
@@ -143,10 +148,11 @@ def error_of(trajectory: Trajectory, right: float | None) -> str | None:
     """
     if right == 1.0:
         return None
-    # turn_limit, token_limit, turn_token_limit
-    if (trajectory.stop_reason or "").endswith("_limit"):
+    stop_reason = trajectory.stop_reason or ""
+    if stop_reason.endswith("_limit"):  # turn_limit, token_limit, turn_token_limit
         return LIMITS
-    if not (trajectory.answer or "").strip():
+    answer = trajectory.answer or ""
+    if not answer.strip():
         return WRONG_FORMATTING
     return NOT_JUDGED if right is None else WRONG_ANSWER
 
@@ -173,12 +179,25 @@ def error_rows(counts: Mapping[str, ErrorCounts]) -> list[list[str]]:
     reason, with its share of those that failed.
     """
     metrics = dict.fromkeys(errors.judged_by for errors in counts.values())
-    wrong = f"wrong answer (by {', '.join(metrics)})"
-    rows = [["why episodes failed", wrong, WRONG_FORMATTING, LIMITS, NOT_JUDGED, "of episodes"]]
+    header = [
+        "why episodes failed",
+        f"{WRONG_ANSWER} (by {', '.join(metrics)})",
+        WRONG_FORMATTING,
+        LIMITS,
+        NOT_JUDGED,
+        "of episodes",
+    ]
+    rows = [header]
     for name, errors in counts.items():
-        reasons = (errors.wrong_answer, errors.wrong_formatting, errors.limits)
-        cells = [_with_share(number, errors.total) for number in reasons]
-        rows.append([name, *cells, str(errors.not_judged), f"{errors.total} of {errors.episodes}"])
+        cells = [
+            name,
+            _with_share(errors.wrong_answer, errors.total),
+            _with_share(errors.wrong_formatting, errors.total),
+            _with_share(errors.limits, errors.total),
+            str(errors.not_judged),
+            f"{errors.total} of {errors.episodes}",
+        ]
+        rows.append(cells)
     return rows
 
 

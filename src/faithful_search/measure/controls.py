@@ -20,16 +20,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..abstention import declines
 from ..counterfactual import CounterfactualWorld
 from ..errors import ConfigError
 from ..escape import as_line
 from ..evidence import supporting_passages
-from ..rewards.turns import answer_of, holds_answer, passages
+from ..rewards.declined import names_nothing
+from ..rewards.turns import holds_answer, passages, short_answer
 from ..rollout import Agent
 from ..rollout.served import FAILED
 from ..tasks import Task
-from ..text import exact_match, normalize
+from ..text import exact_match, normalize, title_key
 from ..tools.base import NO_RESULTS, Observation
 from ..tools.lane import Lane
 from ..tools.toolbox import Toolbox
@@ -97,13 +97,15 @@ def blocked_in_world(task: Task) -> Task | None:
     `None` for a question that is not the bundled world's.
     """
     chain = task.meta.get("chain", ())
-    pairs = {frozenset((fact.get("subject"), fact.get("object"))) for fact in chain}
-    texts = [
-        statement.text
-        for statement in bundled_world().statements
-        if frozenset((statement.subject, statement.object)) in pairs
-    ]
-    return _without(task, texts) if texts else None
+    # As sets, since a fact and its reverse have the same two ends
+    facts = {frozenset((fact.get("subject"), fact.get("object"))) for fact in chain}
+    texts = []
+    for statement in bundled_world().statements:
+        if frozenset((statement.subject, statement.object)) in facts:
+            texts.append(statement.text)
+    if not texts:
+        return None
+    return _without(task, texts)
 
 
 def _without(task: Task, texts: Iterable[str]) -> Task:
@@ -119,30 +121,32 @@ def blocked_by_passages(tasks: Sequence[Task], corpus: Iterable[Evidence]) -> di
     none, they are the passages whose title or text holds a gold answer as whole words; answers of
     yes and no do not count. The corpus is read once.
     """
-    # the ids of the tasks by what they name, and the phrases of the tasks that name nothing
-    ids: dict[str, set[str]] = defaultdict(set)
-    titles: dict[str, set[str]] = defaultdict(set)
-    answers: dict[str, list[str]] = {}
+    # The tasks that name a passage, by its id or title, and the phrases of those that name none
+    tasks_by_source: dict[str, set[str]] = defaultdict(set)
+    tasks_by_title: dict[str, set[str]] = defaultdict(set)
+    phrases_by_task: dict[str, list[str]] = {}
     for task in tasks:
-        for id in task.supporting_ids:
-            ids[id].add(task.id)
+        for source in task.supporting_ids:
+            tasks_by_source[source].add(task.id)
         for title in task.supporting_titles:
-            titles[normalize(title, "pokee")].add(task.id)
+            tasks_by_title[title_key(title)].add(task.id)
         if not (task.supporting_ids or task.supporting_titles):
-            words = {normalize(answer, "pokee") for answer in task.answers}
-            words -= {"", "yes", "no"}  # which stand in most passages
-            answers[task.id] = [f" {answer} " for answer in words]
-    gold: dict[str, list[str]] = defaultdict(list)
+            answers = {normalize(answer, "pokee") for answer in task.answers}
+            answers -= {"", "yes", "no"}  # which stand in most passages
+            phrases_by_task[task.id] = [f" {answer} " for answer in answers]  # whole words
+    gold_texts: dict[str, list[str]] = defaultdict(list)
     for passage in corpus:
-        title = normalize(passage.title, "pokee")
-        text = f" {title} {normalize(passage.text, 'pokee')} " if answers else ""
-        questions = ids.get(passage.source, set()) | titles.get(title, set())
-        for id, phrases in answers.items():
-            if any(phrase in text for phrase in phrases):
-                questions.add(id)
-        for id in questions:
-            gold[id].append(passage.text)
-    return {task.id: _without(task, gold[task.id]) for task in tasks if task.id in gold}
+        gold_for = tasks_by_source.get(passage.source, set())
+        gold_for = gold_for | tasks_by_title.get(title_key(passage.title), set())
+        if phrases_by_task:
+            words = normalize(f"{passage.title} {passage.text}", "pokee")
+            text = f" {words} "
+            for task_id, phrases in phrases_by_task.items():
+                if any(phrase in text for phrase in phrases):
+                    gold_for.add(task_id)
+        for task_id in gold_for:
+            gold_texts[task_id].append(passage.text)
+    return {task.id: _without(task, gold_texts[task.id]) for task in tasks if task.id in gold_texts}
 
 
 class Closed(Toolbox):
@@ -168,12 +172,12 @@ def recalled(rollout: Trajectory, before: Trajectory, right: Match = exact_match
     passage that the agent received now holds it: otherwise it may have been read. An answer that
     declines is not recalled; a right guess counts as recalled.
     """
-    answer = answer_of(rollout)
-    if declines(answer):
+    answer = short_answer(rollout)
+    if names_nothing(rollout):
         return False
     if right(answer, before.answers):
         return True
-    repeated = exact_match(answer, [answer_of(before)])
+    repeated = exact_match(answer, [short_answer(before)])
     return bool(repeated) and not holds_answer(passages(supporting_passages(rollout)), answer)
 
 
@@ -191,14 +195,15 @@ def compared(
     `recalled` says what "given all the same" means. `follow_rate` is 1 - the memorization ratio of
     Longpre et al. (2021, "Entity-Based Knowledge Conflicts in Question Answering", section 4): an
     agent that only fails is not blamed for it, but its rate rests on few questions. `same_answer`
-    is whether the answer is that of `before`. A value is `None` where it does not apply.
+    is whether the answer is that of `before`. Of an answer in a box or another form, what it says
+    is compared. A value is `None` where it does not apply.
     """
-    silent = declines(answer_of(before))
-    same = None if silent else exact_match(answer_of(rollout), [answer_of(before)])
+    silent = names_nothing(before)
+    same = None if silent else exact_match(short_answer(rollout), [short_answer(before)])
     is_recalled = recalled(rollout, before, right)
     if condition != CHANGED:
         return {SAME: same, MEMORY: None if silent else float(is_recalled)}
-    follows = right(answer_of(rollout), rollout.answers)
+    follows = right(short_answer(rollout), rollout.answers)
     follow_rate = None  # the answer is neither what the evidence says nor what was remembered
     if follows:
         follow_rate = 1.0
@@ -426,8 +431,8 @@ def compare(
             failed[f"{question} ({condition})"] = rollout.meta["why"]
             continue
         values_of_rollout: dict[str, float | None] = {
-            RIGHT: right(answer_of(rollout), rollout.answers),
-            "answered": float(not declines(answer_of(rollout))),
+            RIGHT: right(short_answer(rollout), rollout.answers),
+            "answered": float(not names_nothing(rollout)),
             DECORATED: Decorated().score(rollout).value,
             "answer_first": Decorated("answer_first").score(rollout).value,
         }

@@ -180,10 +180,9 @@ def pi(document: Document) -> list[dict[str, Any]]:
 
     The scores are an entry of their own, outside the conversation.
     """
-    source, time = (
-        document.trajectory,
-        document.now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-    )
+    source = document.trajectory
+    time = document.now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    milliseconds = int(document.now.timestamp() * 1000)
     # Pi requires a provider and a cost for each message, which a trajectory does not have
     counts = {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0}
     usage = {**counts, "totalTokens": 0, "cost": {**counts, "total": 0}}
@@ -196,28 +195,45 @@ def pi(document: Document) -> list[dict[str, Any]]:
     if source.question is not None:
         messages.append({"role": "user", "content": text(source.question)})
     for think, calls, answer in _turns(source):
-        content: list[dict[str, Any]] = [{"type": "thinking", "thinking": think}] if think else []
-        content += text(answer) if answer is not None else []
-        content += [
-            {"type": "toolCall", "id": call.id, "name": call.name, "arguments": call.arguments}
-            for call in calls
-        ]
+        content: list[dict[str, Any]] = []
+        if think:
+            content.append({"type": "thinking", "thinking": think})
+        if answer is not None:
+            content += text(answer)
+        for call in calls:
+            content.append(
+                {"type": "toolCall", "id": call.id, "name": call.name, "arguments": call.arguments}
+            )
         reason = "toolUse" if calls else "stop"
         messages.append({"role": "assistant", "content": content, **made_by, "stopReason": reason})
         for call in calls:
-            answered = {"toolCallId": call.id, "toolName": call.name, "isError": call.failed}
-            messages.append({"role": "toolResult", **answered, "content": text(call.response)})
-    milliseconds = int(document.now.timestamp() * 1000)
-    entries = [
-        {"type": "message", "message": {**message, "timestamp": milliseconds}}
-        for message in messages
-    ]
+            result = {
+                "role": "toolResult",
+                "toolCallId": call.id,
+                "toolName": call.name,
+                "isError": call.failed,
+                "content": text(call.response),
+            }
+            messages.append(result)
+    entries: list[dict[str, Any]] = []
+    for message in messages:
+        message["timestamp"] = milliseconds
+        entries.append({"type": "message", "message": message})
     entries.append({"type": "custom", "customType": "faithful-search", "data": document.metadata})
-    header = {"type": "session", "version": 3, "id": document.name, "timestamp": time, "cwd": "/"}
-    lines, before = [{**header, "harness": "faithful-search"}], None
+    header: dict[str, Any] = {
+        "type": "session",
+        "version": 3,
+        "id": document.name,
+        "timestamp": time,
+        "cwd": "/",
+        "harness": "faithful-search",
+    }
+    lines = [header]
+    parent: str | None = None
     for number, entry in enumerate(entries, start=1):
-        lines.append({**entry, "id": f"{number:08x}", "parentId": before, "timestamp": time})
-        before = f"{number:08x}"
+        id = f"{number:08x}"
+        lines.append({**entry, "id": id, "parentId": parent, "timestamp": time})
+        parent = id
     return lines
 
 

@@ -237,7 +237,8 @@ def run_conditions(
 
     rollouts = run(engine, tasks, "evaluating")
     blanked = run(blank_engine(engine), tasks if has_verdicts else (), "blanked")
-    return rollouts, blanked, run(engine, controls, "controls")
+    controlled = run(engine, controls, "controls")
+    return rollouts, blanked, controlled
 
 
 def evaluate_rollouts(

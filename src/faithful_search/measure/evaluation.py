@@ -3,7 +3,7 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -94,22 +94,33 @@ up, and the statistic.
 
 def difference(before: Evaluation, after: Evaluation, metric: str) -> Estimate:
     """`after - before`, over the questions of both: the mean of paired differences, or for `POOLED`
-    results the difference of the two, by a paired jackknife.
+    results the difference of the two, by a paired jackknife. Entropies over different tools have
+    none.
     """
+    if not are_comparable([before, after], metric):
+        return NOTHING
     if metric in POOLED:
-        columns, pooled = POOLED[metric]
-        first, second = columns(before), columns(after)
-        # entropies are comparable only over the same tools
-        if not (first and second) or (metric == ENTROPY and first.keys() != second.keys()):
+        columns_of, pooled = POOLED[metric]
+        first = columns_of(before)
+        second = columns_of(after)
+        if not first or not second:
             return NOTHING
         return stats.pooled_difference(first, second, pooled, (before.questions, after.questions))
     if metric not in before.values or metric not in after.values:
         return NOTHING
     first_means = stats.question_means(before.questions, before.values[metric])
     second_means = stats.question_means(after.questions, after.values[metric])
-    return stats.paired_difference(
-        first_means, second_means, smallest=_smallest_change(before, after, metric)
-    )
+    smallest = _smallest_change(before, after, metric)
+    return stats.paired_difference(first_means, second_means, smallest)
+
+
+def are_comparable(runs: Iterable[Evaluation], metric: str) -> bool:
+    """Whether the values of a result are of the same quantity in all of these evaluations: an
+    entropy is only where they had the same tools.
+    """
+    if metric != ENTROPY:
+        return True
+    return len({frozenset(run.tool_calls) for run in runs}) < 2
 
 
 def _smallest_change(before: Evaluation, after: Evaluation, metric: str) -> float | None:
@@ -236,11 +247,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         number of steps.
         """
         evaluated = {"before": self.before, "after": self.after}
-        metrics: dict[str, Any] = {
-            name: evaluation.to_dict()
-            for name, evaluation in evaluated.items()
-            if evaluation is not None
-        }
+        metrics: dict[str, Any] = {}
+        for name, evaluation in evaluated.items():
+            if evaluation is not None:
+                metrics[name] = evaluation.to_dict()
         if self.before is not None and self.after is not None:
             metrics["differences"] = differences(self.before, self.after)
         return {**metrics, "settings": self.settings, "model": self.model, "steps": self.steps}

@@ -101,7 +101,8 @@ def fetch_sources(
     they are not public. Raises `ConfigError` if a package is missing, `DataError` if the folder
     cannot be written.
     """
-    entries = tuple(filter(None, map(str.strip, allow.split(","))))
+    names = [name.strip() for name in allow.split(",")]
+    entries = tuple(name for name in names if name)
     browse = Browse(Fetch(Http(guard=Guard(entries))), top_k=MOST_PASSAGES)
     browse.check()
     cache = Cache(folder / PAGES)
@@ -182,9 +183,12 @@ def _with_pages(raw: Raw, reader: Reader, pages: Mapping[str, FetchedPage]) -> b
     """The row as a JSON line. A report has the pages that it cites in a column of their own."""
     if raw.error:
         return msgspec.json.encode({"could not be read": raw.error}) + b"\n"
+    unchanged = raw.data.strip().replace(b"\n", b" ") + b"\n"
     report = _report(raw, reader)
-    row = None if report is None else decoded(raw.data).value
+    if report is None:
+        return unchanged
+    row = decoded(raw.data).value
     if not isinstance(row, dict):
-        return raw.data.strip().replace(b"\n", b" ") + b"\n"
-    cited_pages = [msgspec.to_builtins(pages[name]) for name in _addresses_in(report)]
+        return unchanged
+    cited_pages = [pages[page] for page in _addresses_in(report)]
     return msgspec.json.encode({**row, FETCHED_COLUMN: cited_pages}) + b"\n"

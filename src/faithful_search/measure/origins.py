@@ -6,11 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ..abstention import declines
 from ..evidence import supporting
 from ..judges.lexical import claims, terms
 from ..rewards import Result, Reward, Score
-from ..rewards.turns import Turn, answer_of, call_words, holds_answer, passages, written
+from ..rewards.declined import names_nothing
+from ..rewards.turns import (
+    Turn,
+    answer_of,
+    call_words,
+    holds_answer,
+    passages,
+    short_answer,
+    written,
+)
 from ..text import normalize
 from ..trajectory import Trajectory
 
@@ -93,7 +101,7 @@ def _calls(trajectory: Trajectory) -> Score:
     """The score of `Decorated("calls")`."""
     if not any(step.call is not None for step in trajectory.steps):
         return Score(None, "no tool was called")
-    answer = answer_of(trajectory)
+    answer = short_answer(trajectory)
     can_be_traced = _can_be_traced(trajectory)
     names = names_in(trajectory)
     turns = trajectory.turns
@@ -139,16 +147,17 @@ def _texts_of(turn: Turn) -> list[str]:
 
 def _can_be_traced(trajectory: Trajectory) -> bool:
     """Whether the answer could be recognised in evidence."""
-    answer = answer_of(trajectory)
+    answer = short_answer(trajectory)
     closed = normalize(answer) in ("yes", "no")
-    return not (declines(answer) or closed or holds_answer(trajectory.question or "", answer))
+    in_question = holds_answer(trajectory.question or "", answer)
+    return not (names_nothing(trajectory) or closed or in_question)
 
 
 def _answer_first(trajectory: Trajectory) -> Score:
     """The score of `Decorated("answer_first")`."""
     if not _can_be_traced(trajectory):
         return Score(None, "no answer, one that declines, is yes or no, or stands in the question")
-    answer = answer_of(trajectory)
+    answer = short_answer(trajectory)
     calls = [
         place for place, turn in enumerate(trajectory.turns) if any(step.call for step in turn)
     ]

@@ -257,6 +257,7 @@ class Line(msgspec.Struct, frozen=True):
     id: str = ""
     question: str | None = None
     answer: str | None = None
+    answers: tuple[str, ...] = ()
     stop_reason: str | None = None
     dialect: str = ""
     evidence_from: str = ""

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from .evaluation import POOLED, Evaluation
+from .evaluation import POOLED, Evaluation, are_comparable
 from .sets import macro_mean
 from .stats import (
     NOTHING,
@@ -128,13 +128,10 @@ def difference_over_seeds(
     such as a cold start, is taken as it is: the interval then is for this start. Raises `DataError`
     without a run.
     """
-    # The columns of both tables have to be the same questions in the same order
-    questions = dict.fromkeys(chain.from_iterable(run.questions for run in (*before, *after)))
-    first = crossed(before, metric, questions)
-    second = crossed(after, metric, questions)
-    if first is None or second is None:
+    tables = _tables_of_both(before, after, metric)
+    if tables is None:
         return NOTHING
-    return difference_of_tables(first, second)
+    return difference_of_tables(*tables)
 
 
 def change_over_seeds(
@@ -150,14 +147,32 @@ def change_over_seeds(
             f"{len(before)} runs before and {len(after)} after cannot be paired: give each start "
             "the run that was trained from it, in the same order"
         )
-    questions = dict.fromkeys(chain.from_iterable(run.questions for run in (*before, *after)))
-    first = crossed(before, metric, questions)
-    second = crossed(after, metric, questions)
-    if first is None or second is None:
+    tables = _tables_of_both(before, after, metric)
+    if tables is None:
         return NOTHING
+    first, second = tables
     changes = second.values - first.values
     side = _spread(changes.mean(axis=1), _residual(changes))
     return _difference(first, second, [side])
+
+
+def _tables_of_both(
+    before: Sequence[Evaluation], after: Sequence[Evaluation], metric: str
+) -> tuple[Crossed, Crossed] | None:
+    """The values of both sides, whose columns are the same questions in the same order. `None`
+    where a side has no value, or the two cannot be compared.
+    """
+    questions = _questions_of([*before, *after])
+    first = crossed(before, metric, questions)
+    second = crossed(after, metric, questions)
+    if first is None or second is None or not are_comparable([*before, *after], metric):
+        return None
+    return first, second
+
+
+def _questions_of(runs: Sequence[Evaluation]) -> dict[str, None]:
+    """The questions of all runs, each once, in order of appearance."""
+    return dict.fromkeys(chain.from_iterable(run.questions for run in runs))
 
 
 def mean_of_sets(tables: Sequence[Crossed]) -> Estimate:
@@ -193,10 +208,15 @@ def _difference(first: Crossed, second: Crossed, sides: Sequence[Spread]) -> Est
     paired = difference_ci(change, smallest)
     # A side whose questions differ has a width of its own
     if any(first.reach) and any(second.reach):
-        below = math.hypot(second.reach[0], first.reach[1])
-        above = math.hypot(second.reach[1], first.reach[0])
+        first_below, first_above = first.reach
+        second_below, second_above = second.reach
+        # The difference is lowest where the second is low and the first is high
+        below = math.hypot(second_below, first_above)
+        above = math.hypot(second_above, first_below)
         paired = _at_least(paired, below, above)
-    bounds = second.bounds[0] - first.bounds[1], second.bounds[1] - first.bounds[0]
+    first_least, first_most = first.bounds
+    second_least, second_most = second.bounds
+    bounds = (second_least - first_most, second_most - first_least)
     estimate = _widened(paired, sides, bounds)
     return msgspec.structs.replace(estimate, n=min(first.n, second.n))
 
@@ -211,18 +231,20 @@ def crossed(
     if not runs:
         raise DataError("no run to take a mean of")
     if questions is None:
-        questions = dict.fromkeys(chain.from_iterable(run.questions for run in runs))
-    rows = [_by_question(run, metric, list(questions)) for run in runs]
-    present = [row for row in rows if row is not None]
-    if len(present) < len(rows):
-        return None
-    with_value = np.any([row.with_value for row in present], axis=0)
-    shares = all(row.shares for row in present)
+        questions = _questions_of(runs)
+    rows: list[_Row] = []
+    for run in runs:
+        row = _by_question(run, metric, list(questions))
+        if row is None:
+            return None
+        rows.append(row)
+    with_value = np.any([row.with_value for row in rows], axis=0)
+    shares = all(row.shares for row in rows)
     bounds = (0.0, 1.0) if shares else UNBOUNDED
     if metric in POOLED:
         bounds = POOLED[metric][1].bounds
     return Crossed(
-        values=np.array([row.values for row in present]),
+        values=np.array([row.values for row in rows]),
         n=int(with_value.sum()),
         shares=shares,
         bounds=bounds,
@@ -254,8 +276,10 @@ def _at_least(estimate: Estimate, below: float, above: float) -> Estimate:
         return estimate
     low = min(estimate.low, estimate.value - below)
     high = max(estimate.high, estimate.value + above)
-    half = max(below, above) / t_quantile(0.975, max(estimate.n - 1, 1))
-    stderr = max(estimate.stderr or 0.0, half)
+    # The standard error of which Student's interval would reach so far
+    freedom = max(estimate.n - 1, 1)
+    stderr_of_reach = max(below, above) / t_quantile(0.975, freedom)
+    stderr = max(estimate.stderr or 0.0, stderr_of_reach)
     return msgspec.structs.replace(estimate, low=low, high=high, stderr=stderr)
 
 
@@ -269,27 +293,8 @@ class _Row(NamedTuple):
 
 def _by_question(run: Evaluation, metric: str, questions: Sequence[str]) -> _Row | None:
     """What each question adds to the run's value, (questions,); `None` where it has no value."""
-    places = {question: place for place, question in enumerate(questions)}
     if metric in POOLED:
-        # The result is a function of the sums of these columns over all rollouts
-        columns_of, pooled = POOLED[metric]
-        columns = columns_of(run)
-        if not columns or not run.questions:
-            return None
-        table = as_table(columns, list(columns), len(run.questions))
-        units = np.array([places[question] for question in run.questions])
-        # Questions that only other runs were asked may come last, and their sums are zeros
-        sums = np.zeros((len(questions), table.shape[1]))
-        sums[: units.max() + 1] = sums_by_unit(table, units)
-        value, pseudo_values = jackknife(
-            sums, lambda drawn: pooled.function(by_name(columns, drawn))
-        )
-        if math.isnan(value) or np.isnan(pseudo_values).any():
-            return None
-        with_value: NDArray[np.bool_] = np.any(sums, axis=1)
-        # The mean of the pseudo-values differs a little from the run's value: shift them to it
-        shifted = pseudo_values + value - pseudo_values.mean()
-        return _Row(shifted, with_value, shares=False)
+        return _pseudo_values(run, metric, questions)
     column = run.values.get(metric, [])
     means = question_means(run.questions, column) if column else {}
     if not means:
@@ -306,6 +311,33 @@ def _by_question(run: Evaluation, metric: str, questions: Sequence[str]) -> _Row
     return _Row(weighted, with_value, shares)
 
 
+def _pseudo_values(run: Evaluation, metric: str, questions: Sequence[str]) -> _Row | None:
+    """As `_by_question`, for a `POOLED` result: a function of the sums of columns over all
+    rollouts.
+    """
+    columns_of, pooled = POOLED[metric]
+    columns = columns_of(run)
+    if not columns or not run.questions:
+        return None
+    table = as_table(columns, list(columns), len(run.questions))
+    places = {question: place for place, question in enumerate(questions)}
+    units = np.array([places[question] for question in run.questions])
+    # Questions that only other runs were asked may come last, and their sums are zeros
+    sums = np.zeros((len(questions), table.shape[1]))
+    sums[: units.max() + 1] = sums_by_unit(table, units)
+
+    def statistic(sums: Floats) -> Floats:
+        return pooled.function(by_name(columns, sums))
+
+    value, pseudo_values = jackknife(sums, statistic)
+    if math.isnan(value) or np.isnan(pseudo_values).any():
+        return None
+    with_value: NDArray[np.bool_] = np.any(sums, axis=1)
+    # The mean of the pseudo-values differs a little from the run's value: shift them to it
+    shifted = pseudo_values + value - pseudo_values.mean()
+    return _Row(shifted, with_value, shares=False)
+
+
 def _residual(values: Floats) -> float:
     """C: the variance of the mean of values of the shape (runs, questions) that neither seeds nor
     questions explain.
@@ -313,16 +345,20 @@ def _residual(values: Floats) -> float:
     runs, questions = values.shape
     if runs < 2 or questions < 2:
         return 0.0
-    residuals = values - values.mean(axis=0) - values.mean(axis=1, keepdims=True) + values.mean()
-    variance = float((residuals**2).sum()) / ((runs - 1) * (questions - 1))
+    means_of_questions = values.mean(axis=0)
+    means_of_runs = values.mean(axis=1, keepdims=True)
+    residuals = values - means_of_questions - means_of_runs + values.mean()
+    freedom = (runs - 1) * (questions - 1)
+    variance = float((residuals**2).sum()) / freedom
     return variance / (runs * questions)
 
 
 def _spread(means_of_runs: Floats, residual: float) -> Spread:
     """How far runs with these means are apart; a single run is not apart from anything."""
     runs = len(means_of_runs)
-    variance = float(means_of_runs.var(ddof=1)) / runs if runs > 1 else 0.0
-    return Spread(runs, variance, residual)
+    if runs < 2:
+        return Spread(runs, 0.0, residual)
+    return Spread(runs, float(means_of_runs.var(ddof=1)) / runs, residual)
 
 
 def _over_questions(table: Crossed) -> Estimate:
@@ -333,13 +369,15 @@ def _over_questions(table: Crossed) -> Estimate:
         return _at_least(estimate, *table.reach)
     mean = min(max(float(means.mean()), 0.0), 1.0)
     variance = float(means.var()) / len(means)
+    variance_of_a_share = mean * (1 - mean)
     # As many independent values as would give this variance: more than questions where runs differ
     independent = float(table.n)
     if variance > _ROUNDING * mean * (1 - mean):
         most = table.n * len(table.values)
-        independent = min(max(mean * (1 - mean) / variance, 1.0), most)
+        independent = min(max(variance_of_a_share / variance, 1.0), most)
     low, high = wilson(mean, independent)
-    return Estimate(mean, low, high, table.n, math.sqrt(mean * (1 - mean) / independent))
+    stderr = math.sqrt(variance_of_a_share / independent)
+    return Estimate(mean, low, high, table.n, stderr)
 
 
 def _widened(questions: Estimate, sides: Sequence[Spread], bounds: tuple[float, float]) -> Estimate:
@@ -351,13 +389,15 @@ def _widened(questions: Estimate, sides: Sequence[Spread], bounds: tuple[float, 
     if value is None or low is None or high is None or stderr is None:
         return questions
     several = [side for side in sides if side.runs > 1]
-    between = sum(side.between for side in several)
-    added = between - sum(side.residual for side in several)  # E
+    between = sum(side.between for side in several)  # A
+    residual = sum(side.residual for side in several)  # C
+    added = between - residual  # E
     least, most = bounds
     if added <= _ROUNDING * max(between, stderr**2):
         return msgspec.structs.replace(questions, low=max(least, low), high=min(most, high))
     # MOVER. Welch's degrees of freedom; those of a single side are its runs less one
-    seeds_freedom = between**2 / sum(side.between**2 / (side.runs - 1) for side in several)
+    variance_of_between = sum(side.between**2 / (side.runs - 1) for side in several)
+    seeds_freedom = between**2 / variance_of_between
     seeds_half = t_quantile(0.975, seeds_freedom) * math.sqrt(added)
     mover_below = math.hypot(value - low, seeds_half)
     mover_above = math.hypot(high - value, seeds_half)
@@ -370,9 +410,11 @@ def _widened(questions: Estimate, sides: Sequence[Spread], bounds: tuple[float, 
         variance_of_variance += side.residual**2 / ((side.runs - 1) * questions_freedom)
     freedom = max(1.0, variance**2 / variance_of_variance)
     student_half = t_quantile(0.975, freedom) * math.sqrt(variance)
+    below = max(mover_below, student_half)
+    above = max(mover_above, student_half)
     return msgspec.structs.replace(
         questions,
-        low=max(least, value - max(mover_below, student_half)),
-        high=min(most, value + max(mover_above, student_half)),
+        low=max(least, value - below),
+        high=min(most, value + above),
         stderr=math.sqrt(variance),
     )

@@ -63,15 +63,16 @@ def macro_mean(estimates: Mapping[str, Estimate]) -> MacroMean:
     """
     valued = {name: row for name, row in estimates.items() if row.value is not None}
     rows = list(valued.values())
-    values = [row.value for row in rows if row.value is not None]
-    low = high = stderr = None
-    value = math.fsum(values) / len(values) if values else None
+    value = low = high = stderr = None
+    if rows:
+        value = math.fsum(row.value or 0.0 for row in rows) / len(rows)
     if value is not None and all(row.low is not None for row in rows):
         below = [(row.value or 0.0) - (row.low or 0.0) for row in rows]
         above = [(row.high or 0.0) - (row.value or 0.0) for row in rows]
+        stderrs = [row.stderr or 0.0 for row in rows]
         low = value - math.hypot(*below) / len(rows)
         high = value + math.hypot(*above) / len(rows)
-        stderr = math.hypot(*[row.stderr or 0.0 for row in rows]) / len(rows)
+        stderr = math.hypot(*stderrs) / len(rows)
     return MacroMean(
         value=value,
         low=low,
@@ -100,14 +101,11 @@ class SuiteResults(Measured, msgspec.Struct, frozen=True):
     @property
     def macro(self) -> dict[str, MacroMean]:
         """The macro mean of each result that a set has."""
-        names = dict.fromkeys(name for run in self.sets.values() for name in run.rows)
-        means = {}
-        for name in names:
-            rows = {
-                set_name: run.rows[name] for set_name, run in self.sets.items() if name in run.rows
-            }
-            means[name] = macro_mean(rows)
-        return means
+        rows_by_result: dict[str, dict[str, Estimate]] = {}
+        for set_name, run in self.sets.items():
+            for result, row in run.rows.items():
+                rows_by_result.setdefault(result, {})[set_name] = row
+        return {result: macro_mean(rows) for result, rows in rows_by_result.items()}
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -126,16 +124,17 @@ class SuiteResults(Measured, msgspec.Struct, frozen=True):
         }
         parts = []
         for title, metrics in groups.items():
-            parts += [aligned(self._rows(title, part)) for part in chunks(metrics, COLUMNS)]
+            for metrics_of_table in chunks(metrics, COLUMNS):
+                parts.append(aligned(self._rows(title, metrics_of_table)))
         errors = {name: run.errors for name, run in self.sets.items() if run.errors is not None}
         if errors:
             parts.append(aligned(error_rows(errors)))
         notes = [f"left out: {line}" for line in self.left_out]
-        notes += [
-            f"{name}: {run.failed} episodes failed and count nowhere ({run.failed_because})"
-            for name, run in self.sets.items()
-            if run.failed
-        ]
+        for name, run in self.sets.items():
+            if run.failed:
+                notes.append(
+                    f"{name}: {run.failed} episodes failed and count nowhere ({run.failed_because})"
+                )
         if notes:
             parts.append("\n".join(map(as_line, notes)))
         return "\n\n".join(parts)

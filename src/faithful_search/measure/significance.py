@@ -71,13 +71,15 @@ def signed_rank(differences: Sequence[float]) -> SignedRank:
     # Differences that rounding alone sets apart are equal
     rounded = np.round(data, 12)
     nonzero = rounded[rounded != 0]
-    n, zeros = len(nonzero), len(data) - len(nonzero)
+    n = len(nonzero)
+    zeros = len(data) - n
     if not n:
         return SignedRank(0.0, None, 0, zeros)
+    # Twice the ranks, since a mean rank may end in a half and the exact p counts whole numbers
     twice_ranks = _twice_ranks(np.abs(nonzero))
-    rise = int(twice_ranks[nonzero > 0].sum())
-    total = int(twice_ranks.sum())
-    smaller = min(rise, total - rise)
+    positive = int(twice_ranks[nonzero > 0].sum())
+    negative = int(twice_ranks.sum()) - positive
+    smaller = min(positive, negative)
     p = _exact_p(twice_ranks, smaller) if n <= EXACT else _normal_p(twice_ranks, smaller)
     return SignedRank(smaller / 2, p, n, zeros)
 
@@ -91,16 +93,20 @@ def _exact_p(twice_ranks: np.ndarray, smaller: int) -> float:
     shares = np.zeros(total + 1)
     shares[0] = 1.0
     for rank in twice_ranks:
+        # Half of the assignments give this rank a minus, and half a plus, which adds it to the sum
         shares /= 2
-        shares[rank:] = shares[rank:] + shares[: total + 1 - rank]
-    return min(1.0, 2 * float(shares[: smaller + 1].sum()))
+        with_plus = shares[: total + 1 - rank]
+        shares[rank:] = shares[rank:] + with_plus
+    tail = float(shares[: smaller + 1].sum())
+    return min(1.0, 2 * tail)
 
 
 def _normal_p(twice_ranks: np.ndarray, smaller: int) -> float:
     """As `_exact_p`, by the normal approximation."""
     ranks = twice_ranks / 2
+    mean = float(ranks.sum()) / 2
     deviation = math.sqrt(float((ranks**2).sum()) / 4)
-    distance = float(ranks.sum()) / 2 - smaller / 2
+    distance = mean - smaller / 2
     return math.erfc(distance / deviation / math.sqrt(2))
 
 
@@ -143,7 +149,8 @@ def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
     largest = 0.0
     rising = sorted(p_values, key=lambda name: p_values[name])
     for place, name in enumerate(rising):
-        largest = max(largest, min(1.0, (len(p_values) - place) * p_values[name]))
+        remaining = len(p_values) - place
+        largest = max(largest, min(1.0, remaining * p_values[name]))
         corrected[name] = largest
     return {name: corrected[name] for name in p_values}
 

@@ -106,25 +106,27 @@ def mean_ci(
         >>> print(mean_ci([1, 1, 1, 0]))
         0.750 [0.301, 0.954] (n=4)
     """
-    every = data = _finite(values)
+    rows = _finite(values)
+    units = rows
     if clusters is not None:
         unit = numbered(clusters)
-        data = np.bincount(unit, data) / np.bincount(unit)
-    if not data.size:
+        units = np.bincount(unit, rows) / np.bincount(unit)
+    if not units.size:
         return NOTHING
-    n, mean = len(data), float(data.mean())
+    n = len(units)
+    mean = float(units.mean())
     takes_shares = bounds in (None, (0, 1))
     # With only zeros or only ones Student's interval would have no width, but Wilson's has one
-    if takes_shares and are_shares(data):
+    if takes_shares and are_shares(units):
         low, high = wilson(mean, n)
         return Estimate(mean, low, high, n, math.sqrt(mean * (1 - mean) / n))
     if n == 1:
         return Estimate(mean, None, None, 1, None)
-    error = float(data.std(ddof=1)) / math.sqrt(n)
-    if takes_shares and are_shares(every):
-        error = max(error, math.sqrt(mean * (1 - mean) / len(every)))
+    stderr = float(units.std(ddof=1)) / math.sqrt(n)
+    if takes_shares and are_shares(rows):
+        stderr = max(stderr, math.sqrt(mean * (1 - mean) / len(rows)))
         bounds = (0.0, 1.0)
-    return _student(mean, error, n, bounds)
+    return _student(mean, stderr, n, bounds)
 
 
 def are_shares(values: Floats) -> bool:
@@ -135,10 +137,13 @@ def are_shares(values: Floats) -> bool:
 def wilson(share: float, n: float) -> tuple[float, float]:
     """Wilson's 95 % score interval of a share of `n` independent units (Wilson 1927)."""
     z = NormalDist().inv_cdf(0.975)
-    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    shrinkage = 1 + z * z / n
+    middle = (share + z * z / (2 * n)) / shrinkage
+    half = z / shrinkage * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     # Exactly 0 and 1 at the ends, which rounding would miss by a little
-    return (0.0 if share == 0 else middle - half), (1.0 if share == 1 else middle + half)
+    low = 0.0 if share == 0 else middle - half
+    high = 1.0 if share == 1 else middle + half
+    return low, high
 
 
 def _student(
@@ -147,7 +152,9 @@ def _student(
     """`value ± t_{n-1} · stderr`, cut at the bounds."""
     half = t_quantile(0.975, n - 1) * stderr
     least, most = bounds or (-math.inf, math.inf)
-    return Estimate(value, max(least, value - half), min(most, value + half), n, stderr)
+    low = max(least, value - half)
+    high = min(most, value + half)
+    return Estimate(value, low, high, n, stderr)
 
 
 def question_means(
@@ -170,7 +177,8 @@ def paired_difference(
         >>> print(paired_difference({"q1": 0.2, "q2": 0.4}, {"q1": 0.5, "q2": 0.6}))
         0.250 [-0.385, 0.885] (n=2)
     """
-    return difference_ci([b[question] - a[question] for question in a if question in b], smallest)
+    differences = [b[question] - a[question] for question in a if question in b]
+    return difference_ci(differences, smallest)
 
 
 def difference_ci(differences: Sequence[float] | Floats, smallest: float | None = None) -> Estimate:
@@ -200,12 +208,16 @@ def difference_ci(differences: Sequence[float] | Floats, smallest: float | None 
     mean = float(data.mean())
     if smallest is not None:
         padded = np.append(data, (smallest, -smallest))
-        middle, error = float(padded.mean()), float(padded.std()) / math.sqrt(n + 2)
-        half = t_quantile(0.975, max(n - 1, 1)) * error
-        return Estimate(mean, max(-1.0, middle - half), min(1.0, middle + half), n, error)
+        middle = float(padded.mean())
+        stderr = float(padded.std()) / math.sqrt(n + 2)
+        half = t_quantile(0.975, max(n - 1, 1)) * stderr
+        low = max(-1.0, middle - half)
+        high = min(1.0, middle + half)
+        return Estimate(mean, low, high, n, stderr)
     if n == 1:
         return Estimate(mean, None, None, 1, None)
-    return _student(mean, float(data.std(ddof=1)) / math.sqrt(n), n)
+    stderr = float(data.std(ddof=1)) / math.sqrt(n)
+    return _student(mean, stderr, n)
 
 
 def bootstrap(
@@ -249,8 +261,11 @@ def _ratio(sums: Floats) -> Floats:
 def numbered(names: Clusters) -> NDArray[np.int64]:
     """The number of each name, counted in order of first appearance: b, a, b are 0, 1, 0."""
     if isinstance(names, np.ndarray):
-        _, first, number = np.unique(names, return_index=True, return_inverse=True)
-        return np.argsort(np.argsort(first))[number]
+        _, first_places, number_when_sorted = np.unique(
+            names, return_index=True, return_inverse=True
+        )
+        number_by_appearance = np.argsort(np.argsort(first_places))
+        return number_by_appearance[number_when_sorted]
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
 
@@ -263,8 +278,11 @@ def resampled(n: int, draws: int = DRAWS, seed: int = 0) -> Iterator[Floats]:
     block = max(1, _CELLS // n)
     for start in range(0, draws, block):
         count = min(block, draws - start)
-        picked = rng.integers(n, size=(count, n)) + n * np.arange(count)[:, None]
-        yield np.bincount(picked.ravel(), minlength=count * n).reshape(count, n).astype(np.float64)
+        picked = rng.integers(n, size=(count, n))
+        # Each draw counts in cells of its own, so that one `bincount` does for the block
+        cells = picked + n * np.arange(count)[:, None]
+        times = np.bincount(cells.ravel(), minlength=count * n)
+        yield times.reshape(count, n).astype(np.float64)
 
 
 def percentile_interval(value: float, blocks: Iterable[Floats], n: int) -> Estimate:
@@ -309,9 +327,12 @@ def pooled_estimate(columns: Columns, pooled: Pooled, questions: Clusters) -> Es
     sums, not_applicable = _sums_by_question(columns, questions)
     if not len(sums):
         return msgspec.structs.replace(NOTHING, not_applicable=not_applicable)
+
+    def statistic(sums: Floats) -> Floats:
+        return pooled.function(by_name(columns, sums))
+
     made_up = _made_up(columns, sums, pooled.extremes)
-    estimate = _jackknifed(sums, made_up, lambda sums: pooled.function(by_name(columns, sums)))
-    estimate = _cut(estimate, *pooled.bounds)
+    estimate = _cut(_jackknifed(sums, made_up, statistic), *pooled.bounds)
     return msgspec.structs.replace(estimate, not_applicable=not_applicable)
 
 
@@ -326,8 +347,8 @@ def are_nearly_alike(columns: Columns, pooled: Pooled, questions: Clusters) -> b
     def statistic(sums: Floats) -> Floats:
         return pooled.function(by_name(columns, sums))
 
-    _, pseudo_values = jackknife(sums, statistic)
     made_up = _made_up(columns, sums, pooled.extremes)
+    _, pseudo_values = jackknife(sums, statistic)
     _, padded = jackknife(np.vstack([sums, made_up]), statistic)
     return _few_depart(pseudo_values, padded[len(sums) :])
 
@@ -356,31 +377,41 @@ def pooled_difference(
     than zero on either side.
     """
     first_questions, second_questions = questions_of_sides
-    questions = [*first_questions, *second_questions]
     keys = list({**first, **second})
     left = as_table(first, keys, len(first_questions))
     right = as_table(second, keys, len(second_questions))
     # Each side has columns of its own, so that one sum over questions holds both
     table = np.block([[left, np.zeros_like(left)], [np.zeros_like(right), right]])
+    questions = [*first_questions, *second_questions]
     with_values = {question for question, row in zip(questions, table, strict=True) if row.any()}
     shared = with_values.intersection(first_questions, second_questions)
     places = [place for place, question in enumerate(questions) if question in shared]
+    if not places:
+        return NOTHING
+    units = numbered([questions[place] for place in places])
+    sums = sums_by_unit(table[places], units)
 
     def change(sums: Floats) -> Floats:
         before, after = np.split(sums, 2, axis=1)
         return pooled.function(by_name(keys, after)) - pooled.function(by_name(keys, before))
 
-    units = numbered([questions[place] for place in places])
-    sums = sums_by_unit(table[places], units)
-    if not len(sums):
-        return NOTHING
-    sides = np.split(sums, 2, axis=1)
-    before, after = [_made_up(keys, side, pooled.extremes) for side in sides]
-    mean_before, mean_after = [np.tile(side.mean(axis=0), (len(before), 1)) for side in sides]
-    # Made-up questions that change from the mean one to each extreme, and from each to the mean
-    made_up = np.vstack([np.hstack([mean_before, after]), np.hstack([before, mean_after])])
+    made_up = _made_up_changes(keys, sums, pooled.extremes)
     least, most = pooled.bounds
     return _cut(_jackknifed(sums, made_up, change), least - most, most - least)
+
+
+def _made_up_changes(keys: Sequence[Any], sums: Floats, extremes: Extremes) -> Floats:
+    """The made-up questions beside those with these sums of both sides, (some, 2 k): some change
+    from the mean question to each extreme one, the others from each extreme one to the mean.
+    """
+    before, after = np.split(sums, 2, axis=1)
+    extremes_before = _made_up(keys, before, extremes)
+    extremes_after = _made_up(keys, after, extremes)
+    means_before = np.tile(before.mean(axis=0), (len(extremes_after), 1))
+    means_after = np.tile(after.mean(axis=0), (len(extremes_before), 1))
+    to_extremes = np.hstack([means_before, extremes_after])
+    to_means = np.hstack([extremes_before, means_after])
+    return np.vstack([to_extremes, to_means])
 
 
 def _made_up(keys: Iterable[Any], sums: Floats, extremes: Extremes) -> Floats:
@@ -407,10 +438,14 @@ def _jackknifed(sums: Floats, made_up: Floats, statistic: Callable[[Floats], Flo
         return msgspec.structs.replace(NOTHING, n=n, value=value)
     middle, padded = jackknife(np.vstack([sums, made_up]), statistic)
     if not _few_depart(pseudo_values, padded[n:]):
-        return _student(value, float(pseudo_values.std(ddof=1)) / math.sqrt(n), n)
-    error = float(padded.std(ddof=1)) / math.sqrt(len(padded))
-    half = t_quantile(0.975, n - 1) * error
-    return Estimate(value, min(value, middle - half), max(value, middle + half), n, error)
+        stderr = float(pseudo_values.std(ddof=1)) / math.sqrt(n)
+        return _student(value, stderr, n)
+    stderr = float(padded.std(ddof=1)) / math.sqrt(len(padded))
+    half = t_quantile(0.975, n - 1) * stderr
+    # The interval is around the value with the made-up ones, and has to hold the real one
+    low = min(value, middle - half)
+    high = max(value, middle + half)
+    return Estimate(value, low, high, n, stderr)
 
 
 def _few_depart(pseudo_values: Floats, made_up: Floats) -> bool:
@@ -427,7 +462,8 @@ def _cut(estimate: Estimate, least: float, most: float) -> Estimate:
     """The estimate with its interval cut at these bounds."""
     if estimate.low is None or estimate.high is None:
         return estimate
-    low, high = max(estimate.low, least), min(estimate.high, most)
+    low = max(estimate.low, least)
+    high = min(estimate.high, most)
     return msgspec.structs.replace(estimate, low=low, high=high)
 
 
@@ -439,7 +475,8 @@ def jackknife(sums: Floats, statistic: Callable[[Floats], Floats]) -> tuple[floa
     n = len(sums)
     total = sums.sum(axis=0, keepdims=True)
     value = float(statistic(total)[0])
-    return value, n * value - (n - 1) * statistic(total - sums)
+    without_question = statistic(total - sums)
+    return value, n * value - (n - 1) * without_question
 
 
 def sums_by_unit(rows: Floats, unit: NDArray[np.int64]) -> Floats:
@@ -468,13 +505,14 @@ def t_quantile(p: float, df: float) -> float:
     """The quantile of Student's t, for at least one degree of freedom."""
     if p < 0.5:
         return -t_quantile(1 - p, df)
-    # scipy would be larger than the rest of a core install
+    # By bisection, since scipy would be larger than the rest of a core install
+    within = 2 * p - 1
     low, high = 0.0, 1.0
-    while t_within(high, df) < 2 * p - 1:
+    while t_within(high, df) < within:
         low, high = high, 2 * high
     for _ in range(60):
         middle = (low + high) / 2
-        if t_within(middle, df) < 2 * p - 1:
+        if t_within(middle, df) < within:
             low = middle
         else:
             high = middle
@@ -493,8 +531,9 @@ def t_within(t: float, df: float) -> float:
         0.95
     """
     nodes, weights = _legendre()
-    angle = math.atan2(t, math.sqrt(df))
-    integral = angle / 2 * float(weights @ np.cos(angle * (nodes + 1) / 2) ** (df - 1))
+    largest_angle = math.atan2(t, math.sqrt(df))
+    angles = largest_angle * (nodes + 1) / 2  # of nodes between -1 and 1
+    integral = largest_angle / 2 * float(weights @ np.cos(angles) ** (df - 1))
     log_beta = math.lgamma(0.5) + math.lgamma(df / 2) - math.lgamma((df + 1) / 2)
     return min(1.0, 2 * integral * math.exp(-log_beta))
 

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from ..reading.files import PathLike
 from ..rewards.correctness import DIFFERS
+from ..rewards.declined import declined
 from ..rewards.format import TRANSCRIPT
+from ..trajectory import NO_TRACE, Trajectory
 from . import gates
 from .behaviour import POOLED_ENTROPY, tool_ratios
 from .evaluation import ENTROPY, Evaluation, Measured
@@ -35,6 +37,7 @@ those names would be a further column.
 """
 ALWAYS = {"answered": (0.0, 1.0), "calls": (0.0, math.inf), ENTROPY: (0.0, 1.0)}
 """The results that every audit has, whatever its metrics are, with the bounds of their values."""
+_WORDS_OF_A_SENTENCE = 6
 NOTE_KINDS = {
     "error": "errors",
     "empty": "nothing found",
@@ -93,11 +96,16 @@ class Audit(Measured, msgspec.Struct, frozen=True):
         n: number of trajectories that were read and scored.
         clean: number of trajectories in which the agent made no mistake of form.
         bare: number of trajectories with neither a call nor evidence.
+        unbacked: number of trajectories that answer although no evidence was retrieved. Answers
+            that claim nothing, and reports without a trace, are not counted.
+        own_gold: number of trajectories whose gold answer, from a column `answer` or `answers`, is
+            a sentence that the agent itself said, word for word.
         unasked: number of trajectories without a question.
         in_text: number of trajectories whose evidence stands in the agent's own text
             (`Trajectory.evidence_from`).
         otherwise: number of trajectories whose exact match would have another value if answers were
             compared under SQuAD's normaliser.
+        unanswered: number of trajectories without an answer.
         evidence: number of passages of evidence. Passages that a corpus does not hold are counted
             in `issues` alone.
         noted: number of responses and passages that are notes, by kind. In a note a tool speaks of
@@ -133,9 +141,12 @@ class Audit(Measured, msgspec.Struct, frozen=True):
     unread: list[MissingScore] = []
     abstained: int = 0
     unjudged: list[MissingScore] = []
+    unbacked: int = 0
+    own_gold: int = 0
     unasked: int = 0
     in_text: int = 0
     otherwise: int = 0
+    unanswered: int = 0
     taken: dict[str, dict[str, int]] = {}
     ends_in: dict[str, int] = {}
     issues: dict[str, int] = {}
@@ -370,7 +381,10 @@ class _Tally:
         traits = {
             "clean": line.issues.keys() <= TRANSCRIPT,
             "bare": not (line.tools or line.evidence),
+            "unbacked": _is_unbacked(line),
+            "own_gold": _is_own_gold(line),
             "unasked": not question,
+            "unanswered": line.answer is None,
             "in_text": bool(line.evidence) and line.evidence_from == "text",
             "abstained": bool(abstained_metrics),
             "otherwise": any(cell.has_part(DIFFERS) for cell in line.scores.values()),
@@ -413,6 +427,24 @@ class _Tally:
                 abstained=int(np.isinf(values).sum()),
             )
         return estimates
+
+
+def _is_unbacked(line: Line) -> bool:
+    """Whether a row's answer claims something although its agent retrieved no evidence."""
+    if line.answer is None or line.evidence or NO_TRACE in line.issues:
+        return False
+    # The metric `declined` may not be among those that were asked for
+    return not declined(Trajectory(answer=line.answer, answers=line.answers))
+
+
+def _is_own_gold(line: Line) -> bool:
+    """Whether what is taken for a gold answer is likely the agent's own: a sentence of both, in a
+    column whose name others use for what a model answered.
+    """
+    answer = (line.answer or "").strip()
+    is_sentence = len(answer.split()) >= _WORDS_OF_A_SENTENCE
+    ambiguous = line.taken.get("gold", "").lower() in ("answer", "answers")
+    return is_sentence and ambiguous and answer in map(str.strip, line.answers)
 
 
 def _question_number(question: str, row: int) -> int:

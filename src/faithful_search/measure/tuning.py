@@ -4,7 +4,7 @@ They stand in `metrics.json`: in that of a training under `settings`, in that of
 `tuned_on`, which it copies from the policy's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -56,24 +56,32 @@ def remarks(name: str, trained: Sequence[TunedOn], place: str) -> list[str]:
     `QUESTIONS/SPLIT`.
     """
     questions, _, split = place.rpartition("/")
-    return [
-        f"{name} was trained on {source}, which it is measured on here: its results are not those "
-        "of unseen questions."
-        for source in trained
-        if (questions, split) == (source.questions, source.split)
-    ]
+    sentences = []
+    for source in trained:
+        if source == TunedOn(questions, split):
+            sentences.append(
+                f"{name} was trained on {source}, which it is measured on here: its results are "
+                "not those of unseen questions."
+            )
+    return sentences
 
 
 def one_sided(names: Sequence[str], trained: Sequence[Sequence[TunedOn]]) -> list[str]:
     """A sentence for each side that was trained on questions that the first was not, or the other
     way round.
     """
+    first_name, *later_names = names
     first, *later = [set(sources) for sources in trained]
-    lines = []
-    for name, sources in zip(names[1:], later, strict=True):
-        for owner, only in ((name, sources - first), (names[0], first - sources)):
-            if only:
-                counterpart = names[0] if owner == name else name
-                listed = ", ".join(sorted(map(str, only)))
-                lines.append(f"{owner} was trained on {listed}, and {counterpart} was not.")
-    return lines
+    sentences: list[str] = []
+    for name, sources in zip(later_names, later, strict=True):
+        sentences += _trained_alone(name, sources - first, first_name)
+        sentences += _trained_alone(first_name, first - sources, name)
+    return sentences
+
+
+def _trained_alone(name: str, sources: Collection[TunedOn], other_name: str) -> list[str]:
+    """A sentence about the questions that only the side of this name was trained on, if any."""
+    if not sources:
+        return []
+    listed = ", ".join(sorted(map(str, sources)))
+    return [f"{name} was trained on {listed}, and {other_name} was not."]

@@ -199,35 +199,44 @@ def gap(sums: Mapping[Any, Floats]) -> Floats:
     """The mean p(yes) with the fact minus that without it, in each draw. NaN where no stratum has
     both kinds of responses.
     """
-    strata = dict.fromkeys(key[0] for key in sums)
+    strata = dict.fromkeys(stratum for stratum, _, _ in sums)
 
-    def by_stratum(states: bool, column: str) -> Floats:
-        return np.array([sums[stratum, states, column] for stratum in strata])
+    def in_each_stratum(states: bool, counted: str) -> Floats:
+        """A row for each stratum, with a column for each draw."""
+        return np.array([sums[stratum, states, counted] for stratum in strata])
 
-    n1, n0 = by_stratum(True, "n"), by_stratum(False, "n")
-    q1, q0 = by_stratum(True, "q"), by_stratum(False, "q")
-    # 0 where a resample has drawn only one kind
-    weights = np.nan_to_num(divided(n1 * n0, n1 + n0))
-    gaps = np.nan_to_num(divided(q1, n1) - divided(q0, n0))
-    return divided((weights * gaps).sum(axis=0), weights.sum(axis=0))
+    verdicts_with = in_each_stratum(True, "n")
+    verdicts_without = in_each_stratum(False, "n")
+    mean_with = divided(in_each_stratum(True, "q"), verdicts_with)
+    mean_without = divided(in_each_stratum(False, "q"), verdicts_without)
+    pairs = verdicts_with * verdicts_without
+    # A draw may lack a stratum, or one kind of its responses: that stratum has no weight there
+    weights = np.nan_to_num(divided(pairs, verdicts_with + verdicts_without))
+    gaps = np.nan_to_num(mean_with - mean_without)
+    weighted_gaps = weights * gaps
+    return divided(weighted_gaps.sum(axis=0), weights.sum(axis=0))
 
 
 def auroc(sums: Mapping[Any, Floats]) -> Floats:
     """The share of the pairs within strata that p(yes) puts in the right order, in each draw. NaN
     where there is no such pair.
     """
-    none = np.zeros(1)
-    won = pairs = none
-    for stratum in dict.fromkeys(key[0] for key in sums):
-        bins = {key[2] for key in sums if key[0] == stratum and isinstance(key[2], int)}
-        # the responses with and without the fact in the bins so far, by rising p(yes)
-        with_fact = without_fact = none
+    zero = np.zeros(1)
+    bins_of_strata: defaultdict[str, set[int]] = defaultdict(set)
+    for stratum, _, counted in sums:
+        if isinstance(counted, int):
+            bins_of_strata[stratum].add(counted)
+    won = pairs = zero
+    for stratum, bins in bins_of_strata.items():
+        # The verdicts with and without the fact in the bins so far, by rising p(yes)
+        with_fact = without_fact = zero
         for bin_number in sorted(bins):
-            n1 = sums.get((stratum, True, bin_number), none)
-            n0 = sums.get((stratum, False, bin_number), none)
-            won = won + n1 * (without_fact + n0 / 2)
-            with_fact = with_fact + n1
-            without_fact = without_fact + n0
+            with_in_bin = sums.get((stratum, True, bin_number), zero)
+            without_in_bin = sums.get((stratum, False, bin_number), zero)
+            # Won: those of lower bins. Half won: those of this one, which count as equal
+            won = won + with_in_bin * (without_fact + without_in_bin / 2)
+            with_fact = with_fact + with_in_bin
+            without_fact = without_fact + without_in_bin
         pairs = pairs + with_fact * without_fact
     return divided(won, pairs)
 

@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
@@ -160,12 +160,25 @@ def read_json(path: PathLike, growing: bool = False) -> Iterator[tuple[int, Data
             it breaks off.
     """
     if str(path) == STDIN:
-        lines = enumerate(unpacking.lines(path, sys.stdin.buffer), start=1)
-        return _episodes(path, ((number, line) for number, line in lines if line.strip()))
+        return _episodes(path, _lines_of_stdin())
     file = local_file(path)
     if growing:
-        return _episodes(file, (row for row in read_lines(file) if row[1].endswith(b"\n")))
-    return _folder_rows(file) if file.is_dir() else _file_rows(file)
+        return _episodes(file, _complete_lines(file))
+    if file.is_dir():
+        return _folder_rows(file)
+    return _file_rows(file)
+
+
+def _lines_of_stdin() -> Iterator[tuple[int, bytes]]:
+    for number, line in enumerate(unpacking.lines(STDIN, sys.stdin.buffer), start=1):
+        if line.strip():
+            yield number, line
+
+
+def _complete_lines(file: Path) -> Iterator[tuple[int, bytes]]:
+    for number, line in read_lines(file):
+        if line.endswith(b"\n"):
+            yield number, line
 
 
 def _folder_rows(folder: Path) -> Iterator[tuple[int, Data]]:
@@ -186,10 +199,10 @@ def total_rows(paths: Iterable[Path], limit: int | None) -> int | None:
     """
     total = 0
     for path in paths:
-        if path.suffix.lower() == ".parquet":
-            total += min(int(_parquet(path).metadata.num_rows), limit or sys.maxsize)
-        else:  # reading takes a hundredth of the time that scoring does
-            with suppress(DataError):
+        with suppress(DataError):
+            if path.suffix.lower() == ".parquet" and path.is_file():
+                total += min(int(_parquet(path).metadata.num_rows), limit or sys.maxsize)
+            else:  # reading takes a hundredth of the time that scoring does
                 total += sum(1 for _ in islice(read_json(path), limit))
     return total or None
 
@@ -209,7 +222,10 @@ def _file_rows(file: Path) -> Iterator[tuple[int, Data]]:
     if name.endswith(_MARKDOWN):
         return iter([(1, _report(file))])
     expected = f"{', '.join((*_READ, *_MARKDOWN))} (also .gz), a folder of these"
-    raise DataError(f"{file}: expected {expected}, or - for JSON lines on stdin")
+    why = f"{file}: expected {expected}, or - for JSON lines on stdin"
+    if name.endswith(".txt"):
+        why += '. A text can be the "text" of a row: {"text": "Thought: …"}'
+    raise DataError(why)
 
 
 def _episodes(
@@ -231,14 +247,15 @@ def _episodes(
         ahead, rows = _looked_ahead(rows)
         head += ahead
     rows = chain(head, rows)
-    samples = None
+    inner_rows = None
     if head:
+        _, first_data = head[0]
         choose = _rows_within if whole and len(head) == 1 else _inspect_samples
         with suppress(DataError):
-            samples = loose_json.parts_of(head[0][1], choose, unpacking.MOST_IN_MEMORY)
+            inner_rows = loose_json.parts_of(first_data, choose, unpacking.MOST_IN_MEMORY)
     group = formats.group(value)
-    if samples is not None:
-        yield from enumerate(samples, start=1)
+    if inner_rows is not None:
+        yield from enumerate(inner_rows, start=1)
     elif group is not None:
         for number, lines in enumerate(_grouped(path, rows, group), start=1):
             yield number, b'{"lines": [' + b",".join(lines) + b"]}\n"
@@ -310,7 +327,9 @@ def _are_one_chat(first: Any, head: list[tuple[int, bytes]]) -> bool:
 
 def _inspect_samples(value: Any) -> list[Any] | None:
     """The samples of an inspect log that was written as JSON; `None` for anything else."""
-    samples = value.get("samples") if isinstance(value, dict) and "eval" in value else None
+    if not isinstance(value, dict) or "eval" not in value:
+        return None
+    samples = value.get("samples")
     return samples if isinstance(samples, list) else None
 
 
@@ -382,17 +401,34 @@ def _table_rows(path: Path, tabs: bool) -> Iterator[tuple[int, Data]]:
     with _reading(path), unpacking.unpacked(path) as file:
         lines = (line.decode("utf-8", "surrogateescape") for line in unpacking.lines(path, file))
         first = next(lines, "").lstrip(_MARK)
-        delimiter = "\t" if tabs else ","
-        # Spreadsheets write semicolons where the comma is the decimal sign.
-        if not tabs and first.count(";") > first.count(","):
-            delimiter = ";"
+        delimiter = "\t" if tabs else _delimiter(first)
         table = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
         header = next(table, [])
-        for number, cells in enumerate(filter(None, table), start=1):
-            row: dict[str, Any] = dict(zip(header, map(_cell, cells), strict=False))
-            if len(cells) != len(header):  # columns have moved: nothing in the row can be trusted
-                row = {f"{len(cells)} cells under {len(header)} names of columns": None}
-            yield number, json.dumps(row).encode() + b"\n"
+        number = 0
+        for cells in table:
+            if not cells:  # an empty line
+                continue
+            number += 1
+            yield number, json.dumps(_table_row(header, cells)).encode() + b"\n"
+
+
+def _delimiter(header: str) -> str:
+    """What stands between the cells of a CSV file whose first line this is: spreadsheets write
+    semicolons where the comma is the decimal sign.
+    """
+    return ";" if header.count(";") > header.count(",") else ","
+
+
+def _table_row(header: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:
+    if len(cells) != len(header):  # columns have moved: nothing in the row can be trusted
+        return {f"{len(cells)} cells under {len(header)} names of columns": None}
+    row: dict[str, Any] = {}
+    for name, cell in zip(header, cells, strict=True):
+        value = _cell(cell)
+        if name and row.get(name, value) != value:
+            return {f"columns called {name!r} that differ": None}
+        row[name] = value
+    return row
 
 
 def _cell(text: str) -> Any:
@@ -409,13 +445,16 @@ def _samples(path: Path) -> Iterator[tuple[int, Data]]:
         import zipfile_zstd  # noqa: F401 - lets zipfile read the compression that newer logs have
     with _reading(path), zipfile.ZipFile(path) as log:
         names = {name for name in log.namelist() if name.startswith("samples/")}
-        most, size = unpacking.most_unpacked(path), 0
+        most = unpacking.most_unpacked(path)
+        size = 0
         for number, name in enumerate(sorted(names), start=1):
-            if name.endswith(".json"):
-                data = _member(log, path, name)
-                size += 0 if isinstance(data, DataError) else len(data)
-                unpacking.check_unpacked(path, size, most)
-                yield number, data
+            if not name.endswith(".json"):
+                continue
+            data = _member(log, path, name)
+            if not isinstance(data, DataError):
+                size += len(data)
+            unpacking.check_unpacked(path, size, most)
+            yield number, data
 
 
 def _member(log: zipfile.ZipFile, path: Path, name: str) -> Data:
@@ -443,19 +482,24 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Data]]:
     number = 0
     with _reading(path):
         metadata = _parquet(path).metadata
-        columns = [metadata.schema.column(place) for place in range(metadata.num_columns)]
-        texts = [place for place, column in enumerate(columns) if column.physical_type == _TEXT]
-        flat = [columns[place].path for place in texts if "." not in columns[place].path]
+        text_columns: list[int] = []
+        flat_texts: list[str] = []
+        for place in range(metadata.num_columns):
+            column = metadata.schema.column(place)
+            if column.physical_type == _TEXT:
+                text_columns.append(place)
+                if "." not in column.path:
+                    flat_texts.append(column.path)
         # A text that many rows repeat is in memory once; Arrow can do that in flat columns only.
-        source = _parquet(path, read_dictionary=flat)
+        source = _parquet(path, read_dictionary=flat_texts)
         for group in range(metadata.num_row_groups):
             row_group = metadata.row_group(group)
             unpacked = row_group.total_byte_size
             unpacking.check_unpacked(path, unpacked, unpacking.most_unpacked(path))
-            sizes = [row_group.column(place).total_uncompressed_size for place in texts]
+            sizes = [row_group.column(place).total_uncompressed_size for place in text_columns]
             # A batch of rows with the largest text each must fit into memory.
-            rows = unpacking.MOST_IN_MEMORY // max([1, *sizes])
-            size = max(1, min(_BATCH, rows))
+            rows_in_memory = unpacking.MOST_IN_MEMORY // max([1, *sizes])
+            size = max(1, min(_BATCH, rows_in_memory))
             for batch in source.iter_batches(batch_size=size, row_groups=[group]):
                 for data in _batch_rows(batch):
                     number += 1
@@ -483,10 +527,13 @@ def _with_dates_as_text(batch: Any) -> list[dict[str, Any]]:
 
     columns = []
     for column in batch.columns:
+        # In two steps: a time in another zone must become UTC before it is written as text.
         for kind in (_without_zones(pa, column.type), _textual(pa, column.type)):
-            column = column if kind == column.type else column.cast(kind)
+            if kind != column.type:
+                column = column.cast(kind)
         columns.append(column)
-    rows: list[dict[str, Any]] = pa.RecordBatch.from_arrays(columns, batch.schema.names).to_pylist()
+    with_texts = pa.RecordBatch.from_arrays(columns, batch.schema.names)
+    rows: list[dict[str, Any]] = with_texts.to_pylist()
     return rows
 
 

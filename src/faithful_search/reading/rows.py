@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 
 from .. import columns, dialects, formats, loose_json
-from ..dialects.segments import Responses, episode_start
+from ..dialects.prompt_ends import episode_start
+from ..dialects.segments import Responses
 from ..errors import DataError, DialectError
 from ..trajectory import Issue, Trajectory
 from ..wire.failures import FailureLog
@@ -171,6 +172,8 @@ class Reader:
         agent_columns = value.agents if isinstance(value, formats.Chat) else frozenset()
         if isinstance(value, Trajectory):
             trajectory = value
+            if not content.place:  # the row is the trajectory, and `answer` what the agent said
+                agent_columns = frozenset(Trajectory.__struct_fields__)
         else:
             trajectory = dialects.parse(
                 value,

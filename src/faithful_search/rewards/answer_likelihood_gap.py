@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
+from ..answer_forms import said
 from ..errors import ConfigError
 from ..inference.base import Scorer
 from ..trajectory import Tokens, Trajectory
@@ -38,8 +39,8 @@ class AnswerLikelihoodGap(PolicyReward):
     ones that do not hold the answer either, and so are titles and addresses that hold it. The
     agent's own words stay, so the tokens are those of the answer's *first* mention: a fact that is
     read aloud in a thought is probable there because of the passage, and an answer that was written
-    before any of the evidence came has 0. A yes or no is taken where it is given as the answer,
-    since verdicts are the same words.
+    before any of the evidence came has 0, also where a box or another form holds it later. A yes or
+    no is taken where it is given as the answer, since verdicts are the same words.
 
     Rows without an answer, without such evidence or without anything to exchange it for are 0.0
     with `parts["applies"]` False. A row
@@ -108,7 +109,8 @@ class AnswerLikelihoodGap(PolicyReward):
         """What the policy is asked about a trajectory, or its score where there is nothing to
         ask.
         """
-        answer = (trajectory.answer or "").strip()
+        # as it was written: with citation marks, without the form around it (a box, JSON)
+        answer = said(trajectory.answer or "")
         if not answer:
             return Score(0.0, "no answer given", {"applies": False})
         # by their words: the same passage may have been shown in several responses, under other ids

@@ -10,18 +10,18 @@ from typing import ClassVar, Literal
 import msgspec
 
 from .. import answer_forms
-from ..abstention import claims_of
+from ..abstention import claims_of, declines
 from ..errors import ConfigError, JudgeError
 from ..evidence import supporting_passages
 from ..judges import ContainmentJudge, GroundingJudge, Judge, Pair, Request, Verdict, Writer
 from ..tasks import world_context
-from ..text import sentences, shortened, sub_exact_match
+from ..text import holds, sentences, shortened, sub_exact_match
 from ..trajectory import NOT_REACHABLE, Evidence, Trajectory
 from .base import Column, JudgedReward, Result, Score, StepPair
 from .citation import Citation, cited_evidence, step_validity
 from .citation_returned import REPORT_UNREAD, is_unread_report
 from .declined import CLAIMS_NOTHING, declined
-from .turns import answer_of, passages
+from .turns import answer_of, passages, short_answer
 
 _NAMED = 3  # passages in a reason
 _BULLET = re.compile(r"^\s*(?:[-*\u2022]\s+|\d{1,3}[.)]\s+)?")
@@ -161,23 +161,18 @@ class AnswerSupport(JudgedReward):
     def _claims(self, trajectories: Sequence[Trajectory]) -> list[list[str] | Verdict]:
         """The claims of each answer, or a verdict that says why there are none."""
         if not isinstance(self.judge, Writer):
-            return [_sentences(trajectory) for trajectory in trajectories]
+            return [claimed_sentences(trajectory) for trajectory in trajectories]
         requests = []
         for trajectory in trajectories:
             texts = {"question": trajectory.question or "", "answer": _answer(trajectory)}
             requests.append(Request("claims", texts))
-        claims_of_rows: list[list[str] | Verdict] = []
-        for text in self.judge.write_batch(requests) if requests else []:
-            lines = [_BULLET.sub("", line).strip() for line in (text or "").splitlines()]
-            claims = [line for line in lines if line]
-            if [claim.rstrip(".").upper() for claim in claims] == ["NONE"]:
-                claims_of_rows.append([])
-            else:
-                claims_of_rows.append(claims or _unwritten("nothing was written"))
-        return claims_of_rows
+        if not requests:
+            return []
+        return [_claims_in(text or "") for text in self.judge.write_batch(requests)]
 
     def empty(self, trajectory: Trajectory) -> Score:
-        used, applies = self._used(trajectory), False
+        used = self._used(trajectory)
+        applies = False
         if _answer(trajectory) and declined(trajectory):
             why = CLAIMS_NOTHING
         elif is_unread_report(trajectory):
@@ -192,25 +187,28 @@ class AnswerSupport(JudgedReward):
             why = "the answer makes no claim"
         elif _answer(trajectory) and self.evidence_for(trajectory):
             why = "the texts of the evidence are not in the trajectory"
-        else:
-            why, applies = (
-                "the answer cites no evidence" if _answer(trajectory) else "no answer given",
-                True,
-            )
+        else:  # a zero that the agent earned
+            applies = True
+            why = "the answer cites no evidence" if _answer(trajectory) else "no answer given"
         return Score(0.0, why, {"applies": applies, "evidence": used})
 
     def judged(
         self, trajectory: Trajectory, pairs: Sequence[StepPair], verdicts: Sequence[Verdict]
     ) -> Score:
-        score, used = super().judged(trajectory, pairs, verdicts), self._used(trajectory)
-        texts = [item.pair.hypothesis for item in pairs]
-        parts = {**score.parts, "evidence": used, "claims": len(texts), "texts": texts}
+        score = super().judged(trajectory, pairs, verdicts)
+        used = self._used(trajectory)
+        claims = [step_pair.pair.hypothesis for step_pair in pairs]
+        parts = {**score.parts, "evidence": used, "claims": len(claims), "texts": claims}
         if score.value is None:
             return Score(None, score.why, parts)
-        against = [text for text, verdict in zip(texts, verdicts, strict=True) if not verdict.label]
-        parts["supported"] = len(texts) - len(against)
-        why = f"not supported by the {used} evidence: {against[0]!r}" if against else ""
-        if not against:
+        unsupported = []
+        for claim, verdict in zip(claims, verdicts, strict=True):
+            if not verdict.label:
+                unsupported.append(claim)
+        parts["supported"] = len(claims) - len(unsupported)
+        if unsupported:
+            why = f"not supported by the {used} evidence: {unsupported[0]!r}"
+        else:
             why = self._upheld(trajectory, pairs)
         # without steps: what the whole answer earned is not the last step's alone
         return Score(score.value, why, parts)
@@ -262,20 +260,45 @@ class AnswerSupport(JudgedReward):
 
 
 def _answer(trajectory: Trajectory) -> str:
-    return answer_forms.claimed(answer_of(trajectory)).strip()
+    """What the answer claims, as text.
+
+    A sentence that says that there is no answer claims nothing. What is compared with gold answers
+    may stand in one ("I do not know, maybe \\boxed{Veldt}"), and is a claim all the same.
+    """
+    full_text = answer_of(trajectory).strip()
+    answer = answer_forms.claimed(full_text).strip()
+    compared = short_answer(trajectory)
+    if compared in (full_text, answer) or declines(compared):
+        return answer
+    claims = claims_of(answer)
+    if not claims or any(holds(claim, compared) for claim in claims):
+        return answer
+    return f"{answer}\n{compared}"
+
+
+def _claims_in(text: str) -> list[str] | Verdict:
+    """The claims that a writer wrote, one a line; none where it wrote "NONE", a verdict where it
+    wrote nothing.
+    """
+    lines = [_BULLET.sub("", line).strip() for line in text.splitlines()]
+    claims = [line for line in lines if line]
+    if len(claims) == 1 and claims[0].rstrip(".").upper() == "NONE":
+        return []
+    return claims or _unwritten("nothing was written")
 
 
 def _unwritten(why: str) -> Verdict:
     return Verdict(None, None, f"no claims were made of the answer: {why}", "claims")
 
 
-def _sentences(trajectory: Trajectory) -> list[str]:
-    """The answer's sentences that claim something; where marks were taken out, those that still say
-    something.
+def claimed_sentences(trajectory: Trajectory) -> list[str]:
+    """The answer's sentences that claim something: not a line between paragraphs, or what is left
+    where a mark was taken out. An answer of signs alone, as it was written, is a claim.
     """
     answer = _answer(trajectory)
     # an answer that declines as its gold answer does is a claim
     claims = claims_of(answer) or sentences(answer)
-    if answer == (trajectory.answer or "").strip():
-        return claims
-    return [sentence for sentence in claims if any(map(str.isalnum, sentence))]
+    with_words = [sentence for sentence in claims if any(map(str.isalnum, sentence))]
+    if with_words or answer != (trajectory.answer or "").strip():
+        return with_words
+    return claims

@@ -55,7 +55,9 @@ class Score(msgspec.Struct, frozen=True, omit_defaults=True):
         value = self.value or 0.0
         count = sum(step is not None for step in self.steps)
         # divided by the number of steps that count, so that the shares add up to their mean
-        shares = tuple((step or 0.0) / count for step in self.steps) if count else ()
+        shares: tuple[float, ...] = ()
+        if count:
+            shares = tuple((step or 0.0) / count for step in self.steps)
         of_the_whole = value - sum(shares)
         if abs(of_the_whole) < ROUNDING:
             of_the_whole = 0.0
@@ -301,26 +303,30 @@ class JudgedReward(BatchReward):
         self, trajectory: Trajectory, pairs: Sequence[StepPair], verdicts: Sequence[Verdict]
     ) -> Score:
         """The score of a trajectory with these pairs and verdicts."""
-        judged_by = [
-            verdict.judge
-            for each, verdict in zip(pairs, verdicts, strict=True)
-            if each.settled is None and verdict.judge
-        ]
         parts: dict[str, Any] = {
-            "judge": judged_by[0] if judged_by else self.judge_name,
-            "pairs": [_record(*both) for both in zip(pairs, verdicts, strict=True)],
+            "judge": self._judged_by(pairs, verdicts),
+            "pairs": list(map(_record, pairs, verdicts)),
         }
-        abstention = next((verdict for verdict in verdicts if verdict.abstained), None)
-        if abstention is not None:
-            return Score(None, f"no verdict: {abstention.why}", {"abstained": True, **parts})
+        for verdict in verdicts:
+            if verdict.abstained:
+                return Score(None, f"no verdict: {verdict.why}", {"abstained": True, **parts})
         values = [float(verdict.p if self.soft else verdict.label) for verdict in verdicts]  # type: ignore[arg-type]
-        by_step = {each.step: value for each, value in zip(pairs, values, strict=True)}
-        # where a step has several pairs, the mean over pairs is not the mean over steps: then none
-        # has a share
-        numbers = range(1, len(trajectory.steps) + 1) if len(by_step) == len(pairs) else ()
-        steps = tuple(by_step.get(number) for number in numbers)
+        value_by_step = {pair.step: value for pair, value in zip(pairs, values, strict=True)}
+        steps: tuple[float | None, ...] = ()
+        # Where a step has several pairs, the mean over pairs is not the mean over steps: then no
+        # step has a share.
+        if len(value_by_step) == len(pairs):
+            numbers = range(1, len(trajectory.steps) + 1)
+            steps = tuple(map(value_by_step.get, numbers))
         why = _first_objection(pairs, verdicts)
         return Score(sum(values) / len(values), why, {"applies": True, **parts}, steps)
+
+    def _judged_by(self, pairs: Sequence[StepPair], verdicts: Sequence[Verdict]) -> str:
+        """Who judged, as the first verdict says that is not settled by a rule; else the judge."""
+        for pair, verdict in zip(pairs, verdicts, strict=True):
+            if pair.settled is None and verdict.judge:
+                return verdict.judge
+        return self.judge_name
 
 
 def _record(pair: StepPair, verdict: Verdict) -> dict[str, Any]:

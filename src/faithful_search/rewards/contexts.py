@@ -28,7 +28,9 @@ class Transcript:
         """The ids of the tool response to step `index`, had it returned this evidence."""
         # where the model did not close its turn, the environment does, in front of the response
         ended = self.chat.ended(turn_ids(self.tokens, index))
-        note = self.trajectory.steps[index].note or ("" if evidence else NO_RESULTS.note)
+        note = self.trajectory.steps[index].note
+        if not note and not evidence:
+            note = NO_RESULTS.note
         text = self.chat.render_observation(evidence, note)
         return self.chat.observation_ids(text, ended)
 
@@ -39,9 +41,8 @@ class Transcript:
         Raises `DataError` when the step's token ids hold no verdict.
         """
         turn = turn_ids(self.tokens, index)
-        place, lead = locate_verdict(
-            self.chat.tokenizer, turn, f"trajectory {self.trajectory.id!r}, step {index + 1}"
-        )
+        where = f"trajectory {self.trajectory.id!r}, step {index + 1}"
+        place, lead = locate_verdict(self.chat.tokenizer, turn, where)
         if self.trajectory.steps[index].helpful:
             # A word may be tokenised in several ways: that of this yes is the one that was sampled.
             return place, [turn[place]]
@@ -61,7 +62,9 @@ class Transcripts:
         if dialect not in self.chats:
             self.chats[dialect] = ChatFormat.of(self.tokenizer, dialects.load(dialect))
         chat = self.chats[dialect]
-        tokens = trajectory.tokens or chat.transcript(trajectory, trajectory.meta.get("tools", []))
+        tokens = trajectory.tokens
+        if tokens is None:
+            tokens = chat.transcript(trajectory, trajectory.meta.get("tools", []))
         if len(tokens.turns) != len(trajectory.steps):
             counts = f"{len(tokens.turns)} turns in its tokens, but {len(trajectory.steps)} steps"
             raise DataError(f"trajectory {trajectory.id!r} has {counts}")
@@ -118,9 +121,10 @@ def locate_verdict(tokenizer: Any, turn: list[int], where: str = "turn") -> tupl
             f"{where}: its token ids hold no {VERDICT_TAG}, the parsed step does; are they of one "
             "rollout?"
         )
-    position = len(text) - len(after_tag.lstrip())
-    index = token_at(tokenizer, turn, position)
-    return index, text[len(decode(tokenizer, turn[:index])) : position]
+    verdict_start = len(text) - len(after_tag.lstrip())
+    index = token_at(tokenizer, turn, verdict_start)
+    token_start = len(decode(tokenizer, turn[:index]))
+    return index, text[token_start:verdict_start]
 
 
 def choice_ids(chat: ChatFormat, lead: str, word: str) -> list[int]:
@@ -128,4 +132,5 @@ def choice_ids(chat: ChatFormat, lead: str, word: str) -> list[int]:
     into the word.
     """
     ids = chat.encode(lead + word)
-    return ids[: token_at(chat.tokenizer, ids, len(lead)) + 1]
+    first_of_word = token_at(chat.tokenizer, ids, len(lead))
+    return ids[: first_of_word + 1]

@@ -127,13 +127,18 @@ class Correctness(BatchReward):
         return [scores[row] for row in range(len(trajectories))]
 
     def _compared(self, trajectory: Trajectory, answer: str) -> Score:
+        """The score of an answer by strings."""
         compare = _COMPARE[self.metric]
         value = float(compare(answer, trajectory.answers, self.how))
-        why = "" if value == 1.0 else f"{answer!r} against {' | '.join(trajectory.answers)}"
-        if self.metric != "em" or self.how == "squad":
-            return Score(value, why)
-        published = float(compare(answer, trajectory.answers, "squad"))
-        return Score(value, why, {DIFFERS: published} if published != value else {})
+        why = ""
+        if value != 1.0:
+            why = f"{answer!r} against {' | '.join(trajectory.answers)}"
+        parts = {}
+        if self.metric == "em" and self.how != "squad":
+            of_squad = float(compare(answer, trajectory.answers, "squad"))
+            if of_squad != value:
+                parts[DIFFERS] = of_squad
+        return Score(value, why, parts)
 
 
 def _judged(verdict: Verdict, judge: Judge) -> Score:

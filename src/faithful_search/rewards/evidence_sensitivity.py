@@ -3,7 +3,7 @@
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -17,7 +17,17 @@ from .citation import step_validity
 from .contexts import Transcript, Transcripts, context_of
 from .form import mention
 from .lures import with_lure
-from .perturbation import Donor, Foils, Passage, asked_for, degrade, donors_of, lure
+from .perturbation import (
+    Donor,
+    Foils,
+    Passage,
+    asked_for,
+    degrade,
+    donors_of,
+    exchanged_before,
+    known_texts,
+    lure,
+)
 
 PROBES = "probes"  # the part of a score that has what the policy was asked, see `keep_probes`
 
@@ -189,9 +199,10 @@ class EvidenceSensitivity(PolicyReward):
     ) -> Score:
         if not answers:
             return Score(0.0, "no step whose verdict can be probed", {"applies": False})
-        earned = {}
+        earned = {}  # by the number of the step
         for answer in answers:
-            earned[answer.probe.step] = answer.move - mean_moves.get(answer.probe.yes_case, 0.0)
+            mean_move = mean_moves.get(answer.probe.yes_case, 0.0)
+            earned[answer.probe.step] = answer.move - mean_move
         worst = min(answers, key=lambda answer: answer.move)
         why = ""
         if worst.move <= 0:
@@ -234,18 +245,23 @@ class EvidenceSensitivity(PolicyReward):
         other draws use.
         """
         eligible = []
+        remembered = known_texts(trajectory.steps)
         # Validity begins with the second step: a verdict is on what the step before it returned.
         for index, is_valid in enumerate(step_validity(trajectory), start=1):
-            if is_valid and trajectory.steps[index - 1].evidence:
+            if is_valid and _is_testable(trajectory, index, remembered[index - 1]):
                 eligible.append(index)
-        count = len(eligible) if self.budget is None else min(self.budget, len(eligible))
+        count = len(eligible)
+        if self.budget is not None:
+            count = min(self.budget, count)
         if self.draws == "rollout":
             rng = random.Random(f"{self.seed}:{trajectory.id}")
-            return [(index, rng) for index in sorted(rng.sample(eligible, count))]
+            chosen = rng.sample(eligible, count)
+            return [(index, rng) for index in sorted(chosen)]
         rngs = {index: self._shared_rng(trajectory, index) for index in eligible}
         # A step's first number is its rank, so that the question's rollouts prefer the same steps.
-        by_rank = sorted(eligible, key=lambda index: rngs[index].random())
-        return [(index, rngs[index]) for index in sorted(by_rank[:count])]
+        ranks = {index: rngs[index].random() for index in eligible}
+        chosen = sorted(eligible, key=ranks.__getitem__)[:count]
+        return [(index, rngs[index]) for index in sorted(chosen)]
 
     def _shared_rng(self, trajectory: Trajectory, index: int) -> random.Random:
         """The random numbers of a step, the same in all rollouts of the question that have come as
@@ -278,23 +294,41 @@ class EvidenceSensitivity(PolicyReward):
         """
         if self.writer is None:
             return
-        lures = [(draft, draft.request) for draft in drafts if draft.request is not None]
-        if not lures:
+        with_template = []
+        requests = []
+        for draft in drafts:
+            if draft.request is not None:
+                with_template.append(draft)
+                requests.append(draft.request)
+        if not requests:
             return
         try:
-            texts = self.writer.write_batch([request for _, request in lures])
+            texts = self.writer.write_batch(requests)
         except JudgeError:
             return
-        for (draft, _), text in zip(lures, texts, strict=True):
+        for draft, text in zip(with_template, texts, strict=True):
             original = draft.original
             if not text or not text.strip() or original is None:
                 continue
-            passage = with_lure(original, text.strip(), random.Random(f"{self.seed}:{text}"))
+            rng = random.Random(f"{self.seed}:{text}")
+            passage = with_lure(original, text.strip(), rng)
             original_names_title = bool(mention(original.title, original.text))
             if original_names_title and not mention(passage.title, passage.text):
                 continue  # it would show that this text is not the page's own
             draft.evidence[draft.passage_index] = passage
             draft.made_by = "written"
+
+
+def _is_testable(trajectory: Trajectory, index: int, remembered: Collection[str]) -> bool:
+    """Whether the response before the step holds something to exchange that the agent did not know
+    before. `remembered` are the texts of that response which it knew.
+    """
+    previous = trajectory.steps[index - 1]
+    step = trajectory.steps[index]
+    if step.helpful:
+        cited = {passage.text for passage in previous.evidence if passage.id in step.refs}
+        return bool(cited) and cited.isdisjoint(remembered)
+    return any(passage.text not in remembered for passage in previous.evidence)
 
 
 def _yes_draft(
@@ -306,13 +340,17 @@ def _yes_draft(
     is_hard: bool,
 ) -> "_Draft | None":
     """A probe of a yes: the cited passages become others that do not state what was asked."""
-    previous, step = trajectory.steps[index - 1 : index + 1]
-    exchanged = set(step.refs)
+    previous = trajectory.steps[index - 1]
+    exchanged = set(trajectory.steps[index].refs)  # the ids of the passages to replace
     if foils is not None:
         # Uncited passages that state the fact are exchanged in every probe, whatever takes their
         # place: the verdict would otherwise rightly stay.
         query = asked_for(previous, trajectory.question)
-        exchanged |= {passage.id for passage in previous.evidence if foils.states(query, passage)}
+        stating = [passage for passage in previous.evidence if foils.states(query, passage)]
+        remembered = known_texts(trajectory.steps[:index])[-1]
+        if any(passage.text in remembered for passage in stating):
+            return None
+        exchanged |= {passage.id for passage in stating}
     degraded = degrade(
         previous, exchanged, trajectory.question, pool, rng, foils if is_hard else None
     )
@@ -330,10 +368,14 @@ def _no_draft(
     foils: Foils | None,
 ) -> "_Draft | None":
     """A probe of a no: one passage holds a lure, which seems to answer the query."""
-    previous, question = trajectory.steps[index - 1], trajectory.question
+    previous = trajectory.steps[index - 1]
+    question = trajectory.question
     query = asked_for(previous, question)
-    foil = foils.lure(query, rng) if foils is not None else None
-    lured = lure(previous, question, pool, rng, foil)
+    foil = None
+    if foils is not None:
+        foil = foils.lure(query, rng)
+    remembered = known_texts(trajectory.steps[:index])[-1]
+    lured = lure(previous, question, pool, rng, foil, remembered)
     if lured is None:
         return None
     if lured.by_foils:
@@ -380,19 +422,22 @@ def _probes(transcript: Transcript, drafts: Sequence[_Draft]) -> "list[Probe]":
     """The drafts of one trajectory as token ids: all that stands before the verdict's token, as it
     was and with the response exchanged.
     """
+    tokens = transcript.tokens
+    steps = transcript.trajectory.steps
     probes = []
     for draft in drafts:
         index = draft.index
         verdict_token, yes_ids = transcript.yes_at(index)
-        response = transcript.response(index - 1, draft.evidence)
-        tokens = transcript.tokens
+        # What is exchanged in the last response is exchanged in the earlier ones, too.
+        responses = {}
+        for earlier, evidence in exchanged_before(steps[:index], draft.evidence).items():
+            responses[earlier] = transcript.response(earlier, evidence)
+        responses[index - 1] = transcript.response(index - 1, draft.evidence)
         probe = Probe(
             step=index + 1,
-            yes_case=bool(transcript.trajectory.steps[index].helpful),
+            yes_case=bool(steps[index].helpful),
             real_context=context_of(tokens, index, verdict_token),
-            perturbed_context=context_of(
-                tokens, index, verdict_token, responses={index - 1: response}
-            ),
+            perturbed_context=context_of(tokens, index, verdict_token, responses),
             yes_ids=yes_ids,
             made_by=draft.made_by,
         )
@@ -436,10 +481,10 @@ class _Answered(NamedTuple):
     @property
     def record(self) -> dict[str, Any]:
         """What `Score.parts` keeps of it."""
-        case, replacement = ("yes", "replaced") if self.probe.yes_case else ("no", "lure")
+        replacement = "replaced" if self.probe.yes_case else "lure"
         return {
             "step": self.probe.step,
-            "case": case,
+            "case": "yes" if self.probe.yes_case else "no",
             "q": self.q,
             "q_perturbed": self.q_perturbed,
             replacement: self.probe.made_by,

@@ -6,9 +6,8 @@ import re
 
 from ..text import holds, unqualified
 
-_SITE = re.compile(
-    r" [-|\u2013\u2014\u00b7] |: "
-)  # what sets a site's name apart in a page's title
+# What sets a site's name apart in a page's title.
+_SITE = re.compile(r" [-|\u2013\u2014\u00b7] |: ")
 SENTENCE_ENDS = (".", "!", "?", "\u3002", "\uff01", "\uff1f")
 _BREAKS = (". ", "! ", "? ", "\n", "\u3002", "\uff01", "\uff1f")
 
@@ -28,12 +27,16 @@ def names_of(title: str) -> list[str]:
     """
     page = _SITE.split(title, maxsplit=1)[0]
     names = (title, unqualified(title), page, unqualified(page))
-    return list(dict.fromkeys(name.strip() for name in names if name.strip()))
+    distinct = dict.fromkeys(map(str.strip, names))
+    return [name for name in distinct if name]
 
 
 def mention(title: str, text: str) -> str:
     """How the text names its title; empty where it does not."""
-    return next((name for name in names_of(title) if holds(text, name)), "")
+    for name in names_of(title):
+        if holds(text, name):
+            return name
+    return ""
 
 
 def renamed(text: str, old: str, new: str) -> str:
@@ -42,8 +45,13 @@ def renamed(text: str, old: str, new: str) -> str:
 
 
 def gap(text: str) -> str:
-    """What stands between two parts of a text like this one."""
-    return next((blank for blank in ("\n\n", "\n") if blank in text), " ")
+    """What stands between two parts of a text like this one: an empty line, a line break, or a
+    blank.
+    """
+    for separator in ("\n\n", "\n"):
+        if separator in text:
+            return separator
+    return " "
 
 
 def cut(text: str, length: int, leeway: int) -> str:
@@ -56,12 +64,15 @@ def cut(text: str, length: int, leeway: int) -> str:
     """
     if len(text) <= length + leeway:
         return text
-    least, head = max(length - leeway, 1), text[: length + leeway]
-    end = max(head.rfind(mark) for mark in _BREAKS) + 1
-    if end >= least:
-        return head[:end].rstrip()
-    blank = head.rfind(" ", least, length)
-    return head[: blank if blank > 0 else length].rstrip()
+    shortest = max(length - leeway, 1)
+    head = text[: length + leeway]
+    end_of_sentence = max(head.rfind(mark) for mark in _BREAKS) + 1
+    if end_of_sentence >= shortest:
+        return head[:end_of_sentence].rstrip()
+    end_of_word = head.rfind(" ", shortest, length)
+    if end_of_word < 0:  # one long word is cut
+        end_of_word = length
+    return head[:end_of_word].rstrip()
 
 
 def ended_like(text: str, other: str) -> str:

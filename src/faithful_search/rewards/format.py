@@ -15,6 +15,7 @@ _CUT_SHORT = frozenset({"response_unclosed", "response_missing", "elided", "anot
 _UNPAIRED = frozenset({"response_misplaced", "response_unpaired", "response_assumed"})
 _READ_AS = frozenset(
     {"dialect_assumed", "content_unread", "asked_again", "call_quoted", "text_repaired"}
+    | {"call_unread", "tags_unread", "text_undecoded"}
 )
 _REPORT = frozenset({NO_TRACE, NOT_REACHABLE})
 TRANSCRIPT = _CUT_SHORT | _UNPAIRED | _READ_AS | _REPORT | {"evidence_id_repeated"}
@@ -71,27 +72,31 @@ class Format(Reward):
     label: ClassVar[str] = "valid format"
 
     def score(self, trajectory: Trajectory) -> Score:
-        steps, thinks = trajectory.steps, asks_for_thoughts(trajectory.dialect)
+        steps = trajectory.steps
         if not steps:
             return Score(0.0, "the trajectory has no steps")
-        problems = enumerate(
-            (_problem(steps, number, thinks) for number in range(1, len(steps) + 1)), start=1
-        )
-        number, why = next(
-            ((number, f"step {number}: {why}") for number, why in problems if why), (0, "")
-        )
-        if not why:  # what belongs to no step is put down to the last one
-            number = len(steps)
-            why = next(
-                (issue.why for issue in trajectory.issues if issue.kind not in NOT_FORMAT), ""
-            )
+        number, why = _first_problem(trajectory)
         if not why:
             return Score(1.0, steps=(1.0,) * len(steps))
-        return Score(
-            0.0,
-            why,
-            steps=tuple(0.0 if place == number else None for place in range(1, len(steps) + 1)),
-        )
+        values: list[float | None] = [None] * len(steps)
+        values[number - 1] = 0.0
+        return Score(0.0, why, steps=tuple(values))
+
+
+def _first_problem(trajectory: Trajectory) -> tuple[int, str]:
+    """The number (from 1) of the first step with a problem, and what that is; empty where there is
+    none. What belongs to no step is put down to the last one.
+    """
+    steps = trajectory.steps
+    thinks = asks_for_thoughts(trajectory.dialect)
+    for number in range(1, len(steps) + 1):
+        why = _problem(steps, number, thinks)
+        if why:
+            return number, f"step {number}: {why}"
+    for issue in trajectory.issues:
+        if issue.kind not in NOT_FORMAT:
+            return len(steps), issue.why
+    return len(steps), ""
 
 
 def step_problem(step: Step, thinks: bool) -> str:
@@ -103,25 +108,40 @@ def step_problem(step: Step, thinks: bool) -> str:
         return "no <think> block"
     if step.verified is not None:  # a check of an answer acts in no way of its own
         return ""
-    if step.answer is None:
-        return "" if step.call is not None else "neither a call nor an answer"
-    return "both a call and an answer" if step.call is not None or step.same_turn else ""
+    if step.answer is None and step.call is None:
+        return "neither a call nor an answer"
+    # In the turn of another step, that one's call stands beside the answer.
+    if step.answer is not None and (step.call is not None or step.same_turn):
+        return "both a call and an answer"
+    return ""
 
 
 def _problem(steps: tuple[Step, ...], number: int, thinks: bool) -> str:
-    """What is first wrong with step `number` (from 1) where it stands."""
-    step, last = steps[number - 1], number == len(steps)
+    """What is first wrong with step `number` (from 1) where it stands; empty when nothing is."""
+    step = steps[number - 1]
+    is_last = number == len(steps)
     why = step_problem(step, thinks)
     if why:
         return why
-    if step.verified is None:
-        if step.answer is None:
-            return "the trajectory ends without an answer" if last else ""
-        return "" if last or steps[number].verified is not None else "answers before the last step"
+    if step.verified is not None:
+        return _problem_of_check(steps, number)
+    if step.answer is None and is_last:
+        return "the trajectory ends without an answer"
+    if step.answer is not None and not is_last and steps[number].verified is None:
+        return "answers before the last step"
+    return ""
+
+
+def _problem_of_check(steps: tuple[Step, ...], number: int) -> str:
+    """What is first wrong with step `number`, in which the agent checks its answer."""
+    step = steps[number - 1]
+    is_last = number == len(steps)
     if number == 1 or steps[number - 2].answer is None:
         return "checks an answer where none was given"
     if step.call is not None or step.answer is not None:
         return "a check of the answer that also acts"
-    if last:
-        return "" if step.verified else "the trajectory ends without an answer"
-    return "goes on after its answer was upheld" if step.verified else ""
+    if is_last and not step.verified:
+        return "the trajectory ends without an answer"
+    if step.verified and not is_last:
+        return "goes on after its answer was upheld"
+    return ""

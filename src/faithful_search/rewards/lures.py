@@ -11,12 +11,13 @@ from .form import SENTENCE_ENDS, cut, ended_like, gap, mention, names_of, slack
 
 Passage = tuple[str, str]  # title and text
 
-LONGEST_QUERY, LONGEST_NAME = 200, 60  # characters
+# In characters.
+LONGEST_QUERY = 200
+LONGEST_NAME = 60
 _BE = "is|are|was|were"
 _WORD = re.compile(r"\w+")
-_NAMES = re.compile(
-    r"(?<=[a-z,] )[A-Z]\w{2,40}(?: [A-Z]\w{1,40}){0,3}"
-)  # not where a sentence begins
+# Names, but not where a sentence begins: other words have a capital there, too.
+_NAMES = re.compile(r"(?<=[a-z,] )[A-Z]\w{2,40}(?: [A-Z]\w{1,40}){0,3}")
 # What a question asks for, and how a statement says it.
 _WHAT_IS = re.compile(rf"(?:what|who|which|where|when)\s+({_BE})\s+(\S.*)", re.I | re.S)
 _WHICH_ONE = re.compile(rf"(?:what|which|whose)\s+\S+\s+((?:{_BE}|has|had)\s+\S.*)", re.I | re.S)
@@ -78,13 +79,18 @@ def with_lure(passage: Evidence, lure: str, rng: random.Random) -> Evidence:
 def lure_name(
     passage: Evidence, others: Sequence[Passage], question: str, rng: random.Random
 ) -> str:
-    """The name that a lure in this passage gives for the answer to what is `asked`: the passage's
-    own subject, if its text names that, as a page about an answer does; where it is no name or is
-    asked about itself, the subject of one of the `others`, or a name in its text.
+    """The name that a lure in this passage gives as the answer to `question`.
+
+    It is the passage's own subject, if its text names that, as a page about an answer does. Where
+    that is no name, or the question names it, it is the subject of one of the `others`, or else a
+    name in a text of theirs.
     """
     passages = rng.sample(others, len(others))
     names = [mention(passage.title, passage.text)]
-    names += [(names_of(title) or [""])[-1] for title, _ in passages if title != passage.title]
+    for title, _ in passages:
+        names_of_title = names_of(title)
+        if title != passage.title and names_of_title:
+            names.append(names_of_title[-1])  # the shortest form
     for name in names:
         if _is_name(name) and name.casefold() not in question.casefold():
             return name

@@ -7,7 +7,7 @@ response says nothing about whether it is the real one: whoever wants to know mu
 
 import math
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 from urllib.parse import urlsplit
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ..errors import ConfigError, DataError
-from ..text import content_words
+from ..text import content_words, sentences
 from ..trajectory import Evidence, Step, Trajectory
 from .form import cut, ended_like, gap, mention, renamed, slack
 from .lures import Passage, lure_name, statement, with_lure
@@ -26,6 +26,9 @@ MOST_TIMES_AS_LONG = 2
 """A lure stands in no text that is shorter than half of it: it would show by its length."""
 FOIL_TRIES = 4
 """Foils that are looked at for one replacement."""
+SHORTEST_KNOWN = 32
+"""The characters of the shortest text that shows, within another, that it was read before."""
+_ENDS = " \n.\u2026"
 
 
 @runtime_checkable
@@ -92,15 +95,15 @@ def corpus_snippets(
     """
     if n < 1:
         raise ConfigError(f"corpus_snippets: n must be at least 1, not {n}")
-    passages = {
-        (str(row.get("title") or ""), str(row["text"]))
-        for row in rows
-        if str(row.get("text") or "").strip()
-    }
+    passages: set[Passage] = set()
+    for row in rows:
+        if str(row.get("text") or "").strip():
+            passages.add((str(row.get("title") or ""), str(row["text"])))
     if not passages:
         raise DataError("corpus_snippets: no row has a text; rows need `title` and `text`")
+    rng = random.Random(f"snippets:{seed}")
     # sorted, since a set has another order in each process
-    return tuple(random.Random(f"snippets:{seed}").sample(sorted(passages), min(n, len(passages))))
+    return tuple(rng.sample(sorted(passages), min(n, len(passages))))
 
 
 def donors_of(
@@ -118,18 +121,84 @@ def donors_of(
     donors: set[Donor] = set()
     for trajectory in trajectories:
         if trajectory.question:
-            steps = trajectory.steps
-            for step, following in zip_longest(steps, steps[1:]):
-                donors |= _donors(trajectory.question, step, following.refs if following else ())
-    return sorted({Donor(*gathered) for gathered in gather(sorted(donors))})
+            donors.update(_donors_of_one(trajectory.question, trajectory.steps))
+    return sorted({Donor(*fields) for fields in gather(sorted(donors))})
 
 
-def _donors(question: str, step: Step, cited: Collection[str]) -> set[Donor]:
-    tool, query = step.call.name if step.call else "", query_of(step)
-    return {
-        Donor(question, query, tool, passage.title, passage.text, passage.url, passage.id in cited)
-        for passage in step.evidence
+def _donors_of_one(question: str, steps: Sequence[Step]) -> Iterator[Donor]:
+    """The passages of one rollout; the agent cites them in the step behind theirs, if at all."""
+    for step, next_step in zip_longest(steps, steps[1:]):
+        cited = next_step.refs if next_step else ()
+        for passage in step.evidence:
+            yield Donor(
+                question=question,
+                query=query_of(step),
+                tool=step.call.name if step.call else "",
+                title=passage.title,
+                text=passage.text,
+                url=passage.url,
+                cited=passage.id in cited,
+            )
+
+
+def known_texts(steps: Sequence[Step]) -> list[frozenset[str]]:
+    """For each step the texts of its passages that the agent knows from before in another form: a
+    snippet of a page, the page of a snippet, or a text that it was given before and has quoted.
+
+    Exchanged, such a text would show by what the agent remembers, whether or not it reads it. The
+    same text in an earlier response is no matter: `exchanged_before` exchanges it, too.
+    """
+    remembered: list[frozenset[str]] = []
+    earlier: set[str] = set()
+    thoughts = ""
+    for step in steps:
+        thoughts = f"{thoughts}\n{step.think or ''}"
+        # without the end of each, since a snippet breaks off with a mark of its own
+        cores = {passage.text: passage.text.rstrip(_ENDS) for passage in step.evidence}
+        texts = [text for text, core in cores.items() if _is_known(core, earlier, thoughts)]
+        remembered.append(frozenset(texts))
+        earlier.update(cores.values())
+    return remembered
+
+
+def _is_known(core: str, earlier: Collection[str], thoughts: str) -> bool:
+    """Whether a text was read before in another form, or before and was quoted in the thoughts."""
+    if any(_overlap(core, text) for text in earlier):
+        return True
+    if core not in earlier:
+        return False
+    quotable = [sentence for sentence in sentences(core) if len(sentence) >= SHORTEST_KNOWN]
+    return any(sentence.rstrip(_ENDS) in thoughts for sentence in quotable)
+
+
+def _overlap(text: str, another: str) -> bool:
+    """Whether one of two different texts stands in the other."""
+    if len(text) > len(another):
+        text, another = another, text
+    return SHORTEST_KNOWN <= len(text) < len(another) and text in another
+
+
+def exchanged_before(
+    steps: Sequence[Step], evidence: Sequence[Evidence]
+) -> dict[int, list[Evidence]]:
+    """What earlier responses hold where the last one holds this `evidence`, by the index of their
+    step: each text that is exchanged in the last response is exchanged in them, too.
+    """
+    new_texts = {
+        passage.text: replaced.text
+        for passage, replaced in zip(steps[-1].evidence, evidence, strict=True)
+        if replaced.text != passage.text
     }
+    responses = {}
+    for index, step in enumerate(steps[:-1]):
+        if any(passage.text in new_texts for passage in step.evidence):
+            responses[index] = [_exchanged(passage, new_texts) for passage in step.evidence]
+    return responses
+
+
+def _exchanged(passage: Evidence, new_texts: Mapping[str, str]) -> Evidence:
+    text = new_texts.get(passage.text, passage.text)
+    return msgspec.structs.replace(passage, text=text)
 
 
 class Degraded(NamedTuple):
@@ -202,13 +271,14 @@ def lure(
     pool: Sequence[Donor],
     rng: random.Random,
     foil: Passage | None = None,
+    remembered: Collection[str] = (),
 ) -> Lured | None:
     """`previous`'s evidence with a lure in one of its texts: that of `foil`, where a passage has
     its title, or else a statement that answers the query with a name of the passages, or of the
-    pool. `None` where all texts are far shorter than that.
+    pool. Texts that are `remembered` stay. `None` where all others are far shorter than a lure.
     """
     evidence = list(previous.evidence)
-    places = list(range(len(evidence)))
+    places = [place for place, passage in enumerate(evidence) if passage.text not in remembered]
     if foil is not None:
         alike = [place for place in places if evidence[place].title == foil[0]]
         if alike:
@@ -216,8 +286,9 @@ def lure(
             evidence[place] = msgspec.structs.replace(evidence[place], text=foil[1])
             return Lured(evidence, place, by_foils=True)
     query = asked_for(previous, question)
-    passages: list[Passage] = [(each.title, each.text) for each in evidence]
-    passages += [(donor.title, donor.text) for donor in rng.sample(pool, min(TRIES, len(pool)))]
+    donors = rng.sample(pool, min(TRIES, len(pool)))
+    passages: list[Passage] = [(passage.title, passage.text) for passage in evidence]
+    passages += [(donor.title, donor.text) for donor in donors]
     for place in rng.sample(places, len(places)):
         original = evidence[place]
         name = lure_name(original, passages, f"{query} {question or ''}", rng)
@@ -238,8 +309,10 @@ def asked_for(step: Step, question: str | None) -> str:
 
 def query_of(step: Step) -> str:
     """The strings that a call was made with, joined by blanks; empty where there was no call."""
+    if step.call is None:
+        return ""
     texts: list[str] = []
-    for value in step.call.arguments.values() if step.call else ():
+    for value in step.call.arguments.values():
         listed = value if isinstance(value, list) else [value]
         texts += [text for text in listed if isinstance(text, str)]
     return " ".join(texts).strip()
@@ -305,10 +378,12 @@ def _rewritten(
     and address as far as they do not hold `hidden`; and those donors. `None` where they are not
     enough.
     """
+    if not donors:
+        return None
     title, url = passage.title, passage.url
-    if donors and hidden and hidden.casefold() in title.casefold():
+    if hidden and hidden.casefold() in title.casefold():
         title = donors[0].title
-    if donors and hidden and hidden.casefold() in url.casefold():
+    if hidden and hidden.casefold() in url.casefold():
         url = donors[0].url or urlsplit(url)._replace(path="/", query="", fragment="").geturl()
     original = passage.text
     name = mention(passage.title, original) if title == passage.title else ""
@@ -316,7 +391,9 @@ def _rewritten(
     text = ""
     for number, donor in enumerate(donors, start=1):
         donor_name = mention(donor.title, donor.text)
-        part = renamed(donor.text, donor_name, name) if donor_name and name else donor.text
+        part = donor.text
+        if donor_name and name:
+            part = renamed(part, donor_name, name)
         text = f"{text}{gap(original)}{part}" if text else part
         if len(text) >= len(original) - leeway:
             text = ended_like(cut(text, len(original), leeway), original)

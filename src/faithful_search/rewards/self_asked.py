@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 from .. import dialects
 from ..dialects.fence import Fence, tags
-from ..inference.base import Sampling
+from ..inference.base import Generator, Sampling
 from ..inference.chat import ChatFormat
 from ..inference.fencing import guarded
 from ..trajectory import Trajectory
@@ -32,8 +32,10 @@ class SelfAsked(PolicyReward):
     Args:
         temperature: sampling temperature of the policy when it judges itself; 0 is greedy. The
             paper judges at 0.1.
-        reply_tokens: how many tokens a reply may have. `ConfigError` where a question does not fit into the
-            policy's context.
+        reply_tokens: how many tokens a reply may have.
+
+    Raises:
+        ConfigError: by `score_batch`, where a question does not fit into the policy's context.
     """
 
     temperature: float = 0.1
@@ -45,10 +47,10 @@ class SelfAsked(PolicyReward):
     block: ClassVar[str]  # the tag around what the agent wrote, which nothing in there can close
 
     def bind(self, **resources: Any) -> Self:
-        # a trainer that samples its policy elsewhere (vLLM) gives that as `sampler`
-        return super().bind(
-            **resources | ({"policy": resources["sampler"]} if "sampler" in resources else {})
-        )
+        # A trainer that samples its policy elsewhere (vLLM) gives that as `sampler`.
+        if "sampler" in resources:
+            resources["policy"] = resources["sampler"]
+        return super().bind(**resources)
 
     def settled(self, trajectory: Trajectory) -> Score | None:
         """The score where there is nothing to ask."""
@@ -64,57 +66,66 @@ class SelfAsked(PolicyReward):
 
     def question(self, trajectory: Trajectory, fence: Fence) -> str:
         """The user message."""
-        question, reference = (
-            fence.escape(trajectory.question or ""),
-            fence.escape(" | ".join(trajectory.answers)),
-        )
+        question = fence.escape(trajectory.question or "")
+        reference = fence.escape(" | ".join(trajectory.answers))
         opening = f"{self.opening}\nQuestion: {question}\nReference answer: {reference}"
         return f"{opening}\n{self.shown(trajectory, fence)}"
 
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
-        policy = self.bound_policy
-        settled = [self.settled(trajectory) for trajectory in trajectories]
-        to_ask = [
-            trajectory
-            for trajectory, score in zip(trajectories, settled, strict=True)
-            if score is None
-        ]
+        policy = self.bound_policy  # refused without one, also when there is nothing to ask
+        scores: dict[int, Score] = {}  # by row
+        to_ask: dict[int, Trajectory] = {}  # by row
+        for row, trajectory in enumerate(trajectories):
+            settled = self.settled(trajectory)
+            if settled is None:
+                to_ask[row] = trajectory
+            else:
+                scores[row] = settled
+        if to_ask:
+            replies = self._replies(policy, list(to_ask.values()))
+            for row, reply in zip(to_ask, replies, strict=True):
+                scores[row] = self._score_of(reply)
+        return [scores[row] for row in range(len(trajectories))]
+
+    def _replies(self, policy: Generator, trajectories: Sequence[Trajectory]) -> list[str]:
+        """What the policy says of each trajectory."""
         askers = {}
         stop: set[str] = set()
-        for name in {trajectory.dialect for trajectory in to_ask}:
+        for name in {trajectory.dialect for trajectory in trajectories}:
             chat = ChatFormat.of(policy.tokenizer, dialects.load(name or "self_eval"))
             askers[name] = self.asker(chat)
             stop.update(chat.stop)
         sampling = Sampling(self.temperature, max_new_tokens=self.reply_tokens, stop=tuple(stop))
-        prompts = [askers[trajectory.dialect](trajectory) for trajectory in to_ask]
-        judged = []
-        for completion in policy.generate(prompts, sampling) if prompts else ():
-            reply = policy.tokenizer.decode(completion.ids, skip_special_tokens=True)
-            value = self.read(reply)
-            if value is None:
-                parts = {"abstained": True, "reply": reply}
-                judged.append(Score(None, f"no verdict in the reply {reply[:200]!r}", parts))
-            else:
-                judged.append(Score(value, reply.strip(), {"reply": reply}))
-        replies = iter(judged)
-        return [score or next(replies) for score in settled]  # a score is true, also one of 0.0
+        prompts = [askers[trajectory.dialect](trajectory) for trajectory in trajectories]
+        completions = policy.generate(prompts, sampling)
+        decode = policy.tokenizer.decode
+        return [decode(completion.ids, skip_special_tokens=True) for completion in completions]
+
+    def _score_of(self, reply: str) -> Score:
+        """The score that a reply gives."""
+        value = self.read(reply)
+        if value is None:
+            parts = {"abstained": True, "reply": reply}
+            return Score(None, f"no verdict in the reply {reply[:200]!r}", parts)
+        return Score(value, reply.strip(), {"reply": reply})
 
     def asker(self, chat: ChatFormat) -> Callable[[Trajectory], list[int]]:
         """A function from a trajectory to the prompt's ids, which the policy continues with its
         reply.
         """
         guard = guarded(Fence(tags(self.block)), chat.tokenizer)
-        special = {
-            token.content for token in chat.tokenizer.added_tokens_decoder.values() if token.special
-        }
-        # the agent's own tags stay as they are, also where a tokenizer has them as tokens
-        control_tokens = tuple(
-            token for token in guard.tokens if token in special or not _AGENTS_TAG.fullmatch(token)
-        )
-        fence = Fence(guard.pattern, control_tokens, guard.fold)
+        added_tokens = chat.tokenizer.added_tokens_decoder.values()
+        special = {token.content for token in added_tokens if token.special}
+        # The agent's own tags stay as they are, also where a tokenizer has them as tokens.
+        control_tokens = []
+        for token in guard.tokens:
+            if token in special or not _AGENTS_TAG.fullmatch(token):
+                control_tokens.append(token)
+        fence = Fence(guard.pattern, tuple(control_tokens), guard.fold)
 
         def ask(trajectory: Trajectory) -> list[int]:
+            system = {"role": "system", "content": self.instructions}
             user = {"role": "user", "content": self.question(trajectory, fence)}
-            return chat.messages_ids([{"role": "system", "content": self.instructions}, user])
+            return chat.messages_ids([system, user])
 
         return ask

@@ -43,16 +43,17 @@ class Shuffled(BatchReward):
 
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
         scores = self.reward.score_batch(trajectories)
-        groups: defaultdict[str, list[int]] = defaultdict(list)
-        for number, trajectory in enumerate(trajectories):
-            groups[trajectory.question or ""].append(number)
+        rows_of_questions: defaultdict[str, list[int]] = defaultdict(list)
+        for row, trajectory in enumerate(trajectories):
+            rows_of_questions[trajectory.question or ""].append(row)
         exchanged = list(scores)
-        for group in groups.values():
-            # seeded by the rollouts, so that the exchange differs from step to step and a rerun
-            # repeats it
-            ids = ":".join(trajectories[number].id or "" for number in group)
+        for rows in rows_of_questions.values():
+            # Seeded by the rollouts, so that the exchange differs from step to step and a rerun
+            # repeats it.
+            ids = ":".join(trajectories[row].id or "" for row in rows)
             rng = random.Random(f"{self.seed}:{ids}")
-            for number, partner in zip(group, rng.sample(group, len(group)), strict=True):
+            partners = rng.sample(rows, len(rows))
+            for row, partner in zip(rows, partners, strict=True):
                 # without the steps, which are another rollout's
-                exchanged[number] = msgspec.structs.replace(scores[partner], steps=())
+                exchanged[row] = msgspec.structs.replace(scores[partner], steps=())
         return exchanged

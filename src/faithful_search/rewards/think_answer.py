@@ -12,7 +12,7 @@ from ..text import normalize, sub_exact_match
 from ..trajectory import Trajectory
 from .base import Column, JudgedReward, Result, Score, StepPair
 from .declined import CLAIMS_NOTHING, declined
-from .turns import answer_of, asks_for_thoughts, thought
+from .turns import answer_of, asks_for_thoughts, short_answer, thought
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,8 @@ class ThinkAnswer(JudgedReward):
     VERITAS, section 3.3. The thought is that of the answering turn, or the last one before it in
     dialects that ask for one in every turn; a check of an earlier answer is not one. Without an
     answer or such a thought there is no value, nor where the transcript leaves something out
-    ("...") between the two. Of an answer that says that it has none (`Declined`) nothing is
+    ("...") between the two. Sub-EM looks for what exact match compares: the content of a box, of
+    JSON or of another form. Of an answer that says that it has none (`Declined`) nothing is
     measured.
 
     Args:
@@ -80,25 +81,22 @@ class ThinkAnswer(JudgedReward):
         return f"sub_em_{self.how}" if self.judge is None else self.judge.name
 
     def pairs(self, trajectory: Trajectory) -> list[StepPair]:
-        steps, answer = trajectory.steps, answer_of(trajectory).strip()
-        answer_number = _number_of_answer(trajectory)
-        number = _number_of_thought(trajectory, answer_number)
-        if not answer or not number or self._too_long(answer) or self._closed(answer):
+        answer = self._answer(trajectory)
+        if not answer or self._too_long(answer) or self._closed(answer):
             return []
-        # where something after the thought was left out of the transcript, the last thought may
-        # have been, too
-        _, thought_end = steps[number - 1].spans.get("think", (0, 0))
-        for step in steps[number - 1 : answer_number]:
-            for issue in step.issues:
-                if issue.kind == "elided" and issue.span and issue.span[0] >= thought_end:
-                    return []
-        premise = without_marks(thought((steps[number - 1],)), trajectory)
+        answer_number = _number_of_answer(trajectory)
+        thought_number = _number_of_thought(trajectory, answer_number)
+        if not thought_number or _is_elided(trajectory, thought_number, answer_number):
+            return []
+        step = trajectory.steps[thought_number - 1]
+        premise = without_marks(thought((step,)), trajectory)
         pair = Pair(premise, answer, trajectory.question or "", "think_answer")
         if self.judge is not None:
             return [StepPair(answer_number, pair)]
         p = sub_exact_match(pair.premise, [answer], self.how)
         why = "" if p else f"{answer!r} is not in the last thought"
-        return [StepPair(answer_number, pair, Verdict(p, bool(p), why, self.judge_name))]
+        verdict = Verdict(p, bool(p), why, self.judge_name)
+        return [StepPair(answer_number, pair, verdict)]
 
     def judged(
         self, trajectory: Trajectory, pairs: Sequence[StepPair], verdicts: Sequence[Verdict]
@@ -110,7 +108,7 @@ class ThinkAnswer(JudgedReward):
         return msgspec.structs.replace(score, why=CLAIMS_NOTHING, parts=parts)
 
     def empty(self, trajectory: Trajectory) -> Score:
-        answer = answer_of(trajectory).strip()
+        answer = self._answer(trajectory)
         if self._too_long(answer):
             return Score(
                 None,
@@ -118,21 +116,27 @@ class ThinkAnswer(JudgedReward):
             )
         if self._closed(answer):
             return Score(None, "yes or no is not looked for in the thought: it stands in most")
-        return Score(None, "no thought right before the answer" if answer else "no answer given")
+        if not answer:
+            return Score(None, "no answer given")
+        return Score(None, "no thought right before the answer")
+
+    def _answer(self, trajectory: Trajectory) -> str:
+        """What sub-EM looks for in the thought, or what the judge reads."""
+        if self.judge is None:
+            return short_answer(trajectory)
+        return answer_of(trajectory).strip()
 
     def _closed(self, answer: str) -> bool:
-        return (
-            self.judge is None
-            and self.how == "unicode"
-            and normalize(answer, "unicode") in ("yes", "no")
-        )
+        """Whether sub-EM says nothing about the answer since it is a yes or no."""
+        if self.judge is not None or self.how != "unicode":
+            return False
+        return normalize(answer, "unicode") in ("yes", "no")
 
     def _too_long(self, answer: str) -> bool:
-        return (
-            self.judge is None
-            and self.most_words is not None
-            and len(answer.split()) > self.most_words
-        )
+        """Whether sub-EM says nothing about the answer since it has too many words."""
+        if self.judge is not None or self.most_words is None:
+            return False
+        return len(answer.split()) > self.most_words
 
 
 def _number_of_answer(trajectory: Trajectory) -> int:
@@ -148,8 +152,21 @@ def _number_of_thought(trajectory: Trajectory, answer_number: int) -> int:
     """The number of the last step with a thought, up to the one that answers; 0 where there is
     none. In protocols that ask for no thoughts, only the thought of that step itself counts.
     """
-    earliest = 0 if asks_for_thoughts(trajectory.dialect) else max(0, answer_number - 1)
-    for number in range(answer_number, earliest, -1):
+    earliest = 1 if asks_for_thoughts(trajectory.dialect) else max(1, answer_number)
+    for number in range(answer_number, earliest - 1, -1):
         if thought((trajectory.steps[number - 1],)):
             return number
     return 0
+
+
+def _is_elided(trajectory: Trajectory, thought_number: int, answer_number: int) -> bool:
+    """Whether the transcript leaves something out between the thought and the answer: the last
+    thought may have been there.
+    """
+    steps = trajectory.steps[thought_number - 1 : answer_number]
+    _, thought_end = steps[0].spans.get("think", (0, 0))
+    for step in steps:
+        for issue in step.issues:
+            if issue.kind == "elided" and issue.span and issue.span[0] >= thought_end:
+                return True
+    return False

@@ -15,7 +15,7 @@ from ..trajectory import Step, ToolCall, Trajectory
 from .base import Result, Reward, Score
 from .citation import Citation, step_validity
 from .citation_returned import is_report
-from .turns import answer_of, holds_answer, passages, written
+from .turns import holds_answer, passages, short_answer, written
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class ToolUse(Reward):
     it. Whether it is taken up is told by words, an approximation: those of its titles and texts
     that stand neither in the question nor in what the agent wrote up to that call. A later thought,
     call or answer takes it up that holds one of them that is a name (capitalised inside a sentence)
-    or a number, or at least `words` others; so does an answer that stands in it whole. A trajectory
-    without calls (with evidence) has no value, nor has "uncited" in a dialect without verdicts.
-    `parts` holds the numbers of the wasted steps.
+    or a number, or at least `words` others; so does an answer that stands in it whole, without the
+    form around it (a box, JSON). A trajectory without calls (with evidence) has no value, nor has
+    "uncited" in a dialect without verdicts. `parts` holds the numbers of the wasted steps.
 
     Args:
         what: "repeated", "unused" or "uncited".
@@ -83,44 +83,44 @@ class ToolUse(Reward):
             return Score(None, f"dialect {trajectory.dialect!r} has no verdicts that cite")
         if is_report(trajectory):
             return Score(None, "a report without a trace: its writer's calls are not known")
-        calls = [
-            place
-            for place, step in enumerate(steps)
-            if step.call and (self.what == "repeated" or step.evidence)
-        ]
+        calls = [place for place, step in enumerate(steps) if step.call]
+        if self.what != "repeated":
+            calls = [place for place in calls if steps[place].evidence]
+        if not calls and self.what == "repeated":
+            return Score(None, "no tool was called")
         if not calls:
-            repeated = self.what == "repeated"
-            return Score(None, "no tool was called" if repeated else "no call returned evidence")
+            return Score(None, "no call returned evidence")
         if self.what == "repeated":
-            why = "this call was made before"
+            objection = "this call was made before"
             useful = _first_calls(steps, calls)
         elif self.what == "uncited":
-            why = "nothing later cites what this call returned"
-            useful = set()
-            for place, is_valid in enumerate(step_validity(trajectory)):
-                if is_valid and steps[place + 1].refs:
-                    useful.add(place)
+            objection = "nothing later cites what this call returned"
+            useful = _cited(trajectory)
         else:
-            why = "nothing later takes up what this call returned"
+            objection = "nothing later takes up what this call returned"
             useful = self._taken_up(trajectory)
-        wasted = [place for place in calls if place not in useful]
-        by_step = tuple(
-            float(place in wasted) if place in calls else None for place in range(len(steps))
-        )
-        parts = {"calls": len(calls), "steps": [place + 1 for place in wasted]}
-        reason = f"step {wasted[0] + 1}: {why}" if wasted else ""
-        return Score(len(wasted) / len(calls), reason, parts, by_step)
+        by_step: list[float | None] = [None] * len(steps)
+        wasted: list[int] = []  # the numbers of the steps, from 1
+        for place in calls:
+            is_wasted = place not in useful
+            by_step[place] = float(is_wasted)
+            if is_wasted:
+                wasted.append(place + 1)
+        why = f"step {wasted[0]}: {objection}" if wasted else ""
+        parts = {"calls": len(calls), "steps": wasted}
+        return Score(len(wasted) / len(calls), why, parts, tuple(by_step))
 
     def _taken_up(self, trajectory: Trajectory) -> set[int]:
         """The places of the steps whose evidence has words, unknown before, that later steps
         write.
         """
         words_of_steps = [terms("\n".join(written(step))) for step in trajectory.steps]
-        later: list[set[str]] = [set()]  # for each step, all that the steps after it write
+        # For each step, all that the steps after it write.
+        later: list[set[str]] = [set()]
         for words in reversed(words_of_steps[1:]):
             later.insert(0, later[0] | words)
         known_words = terms(trajectory.question or "")
-        answer = answer_of(trajectory)
+        answer = short_answer(trajectory)
         answer_words = terms(answer)
         taken_up = set()
         for place, step in enumerate(trajectory.steps):
@@ -128,21 +128,31 @@ class ToolUse(Reward):
             if not step.evidence:
                 continue
             text = passages(supporting(step))
-            new = later[place] & terms(text) - known_words
-            has_new_words = len(new) >= self.words
-            if new and not has_new_words:
+            new_words = terms(text) - known_words
+            used_later = later[place] & new_words
+            is_used = len(used_later) >= self.words
+            if used_later and not is_used:  # of names and numbers one is enough
                 claimed = claims(text)
-                has_new_words = any(claimed[word].marked for word in new)
+                is_used = any(claimed[word].marked for word in used_later)
             # or the passages hold the final answer, whole, and it was not known before
             answer_is_new = not answer_words <= known_words
-            if has_new_words or (answer_is_new and holds_answer(text, answer)):
+            if is_used or (answer_is_new and holds_answer(text, answer)):
                 taken_up.add(place)
         return taken_up
 
 
+def _cited(trajectory: Trajectory) -> set[int]:
+    """The places of the steps whose evidence the next step cites in a valid verdict."""
+    cited = set()
+    for place, is_valid in enumerate(step_validity(trajectory)):
+        if is_valid and trajectory.steps[place + 1].refs:
+            cited.add(place)
+    return cited
+
+
 def _first_calls(steps: Sequence[Step], calls: Sequence[int]) -> set[int]:
     """The places among `calls` of those that repeat no earlier one."""
-    first: dict[str, int] = {}
+    first: dict[str, int] = {}  # by what calls are compared by
     for place in calls:
         call = cast(ToolCall, steps[place].call)
         arguments = _simple(call.arguments) if call.arguments else normalize(call.raw, "pokee")

@@ -12,7 +12,7 @@ from ..trajectory import Trajectory
 from ..world import Change, chains_of, world_of
 from .base import Result, Reward, Score
 from .self_rubric import RUBRIC
-from .turns import answer_of
+from .turns import short_answer
 
 _ERRORS = {
     "none": ("none", "It is right, and the evidence states it."),
@@ -45,7 +45,8 @@ class WorldRubric(Reward):
     | any other | states the fact | misread | 0.4 |
     | any other | does not | early | 0.2 |
 
-    Questions that are not of the bundled world have no value. In a changed world its own facts
+    Of an answer in a box or another form, what it says counts. Questions that are not of the
+    bundled world have no value. In a changed world its own facts
     count. `parts["error"]` names the error, `why` explains it in the words of `EXPLANATIONS`. Ours:
     it teaches the policy to score itself, and checks it while it trains.
 
@@ -71,7 +72,7 @@ def _gravest_error(trajectory: Trajectory) -> str:
     """The name of the error, by the table of `WorldRubric`."""
     change = Change.of(trajectory.meta)
     world = world_of(change)
-    question, answer = trajectory.question or "", answer_of(trajectory)
+    question, answer = trajectory.question or "", short_answer(trajectory)
     chain = chains_of()[question]
     fact_asked = chain[-1] if change is None else change.asked
     evidence = supporting_passages(trajectory)
@@ -104,7 +105,7 @@ def _gravest_error(trajectory: Trajectory) -> str:
 def explained(error: str, trajectory: Trajectory) -> str:
     """The error in words, with the trajectory's own names."""
     # answer and reference come first: a small model that has just written both can compare them
-    gold, answer = trajectory.answers[0], answer_of(trajectory) or "missing"
+    gold, answer = trajectory.answers[0], short_answer(trajectory) or "missing"
     return f"The answer is {answer}, the reference {gold}. {EXPLANATIONS[error]}"
 
 

@@ -243,8 +243,11 @@ class Episode:
         offset = self._text.tell()
         text = self._turn_text(completion)
         self._text.write(text)
-        step = self._repaired(self.chat.dialect.parse_turn(text, first=not self.steps), text)
-        spans = {part: (start + offset, end + offset) for part, (start, end) in step.spans.items()}
+        parsed = self.chat.dialect.parse_turn(text, first=not self.steps)
+        step = self._repaired(parsed, text)
+        spans = {}
+        for part, (start, end) in step.spans.items():
+            spans[part] = (offset + start, offset + end)
         issues = tuple(_moved(issue, offset) for issue in step.issues)
         return msgspec.structs.replace(step, spans=spans, issues=issues)
 
@@ -272,15 +275,17 @@ class Episode:
     @property
     def _answer(self) -> str | None:
         """The last answer, also where the agent went on to doubt it."""
-        return next((step.answer for step in reversed(self.steps) if step.answer is not None), None)
+        for step in reversed(self.steps):
+            if step.answer is not None:
+                return step.answer
+        return None
 
     def _with_response(self, step: Step, text: str) -> Step:
         """The step with the span of its tool response, `text`, which was appended last."""
-        before = self._text.tell() - len(text)
+        offset = self._text.tell() - len(text)
         start, end = self.chat.dialect.response_span(text)
-        return msgspec.structs.replace(
-            step, spans={**step.spans, "response": (before + start, before + end)}
-        )
+        response = (offset + start, offset + end)
+        return msgspec.structs.replace(step, spans={**step.spans, "response": response})
 
     def _append_response(self, text: str, opened: str = "") -> bool:
         """Append the environment's response, and the opening of an answer if it forces one.
@@ -289,7 +294,8 @@ class Episode:
         the ids only: in the text it begins the next turn.
         """
         start, middle, _ = self.turns[-1]
-        ids = self.chat.observation_ids(text, self.chat.ended(self.ids[start:middle]), opened)
+        has_ended = self.chat.ended(self.ids[start:middle])
+        ids = self.chat.observation_ids(text, has_ended, opened)
         if len(self.ids) + len(ids) >= self.limits.total_tokens:
             return False
         self._append(ids, 0, [0.0] * len(ids))
@@ -353,7 +359,8 @@ def copies(tasks: Iterable[Task]) -> Iterator[tuple[Task, str, int]]:
     for task in tasks:
         copy = counts[task.id]
         counts[task.id] += 1
-        yield task, f"{task.id}#{copy}" if copy else task.id, copy
+        episode_id = f"{task.id}#{copy}" if copy else task.id
+        yield task, episode_id, copy
 
 
 def sample_number(episode_id: str) -> int:
@@ -411,22 +418,26 @@ def fit(observation: Observation, size: Callable[[Observation], int], limit: int
         >>> [passage.text for passage in fit(long, words, 6).evidence]
         ['one two three', 'four']
     """
+    # As `_beginning` counts characters.
     length = sum(1 + len(passage.title) + len(passage.text) for passage in observation.evidence)
-    length = length or len(observation.note)
+    if not observation.evidence:
+        length = len(observation.note)
 
-    def too_long(chars: int) -> bool:
+    def is_too_long(chars: int) -> bool:
         return size(_beginning(observation, chars)) > limit
 
     # Double a first guess until it is too long, then bisect: so only the beginning of a long
     # observation is measured.
-    low, high = 0, min(length, _CHARS_PER_TOKEN * limit)
-    while not too_long(high):
-        if high == length:
+    fitting = 0
+    too_long = min(length, _CHARS_PER_TOKEN * limit)
+    while not is_too_long(too_long):
+        if too_long == length:
             return observation
-        low, high = high, min(length, 2 * high)
-    # the first length that is too long, less one
-    longest = low + bisect_left(range(low + 1, high), True, key=too_long)
-    return _beginning(observation, longest)
+        fitting, too_long = too_long, min(length, 2 * too_long)
+    # How many of the lengths between these two fit as well: all those before the first that does
+    # not.
+    more = bisect_left(range(fitting + 1, too_long), True, key=is_too_long)
+    return _beginning(observation, fitting + more)
 
 
 def _beginning(observation: Observation, chars: int) -> Observation:

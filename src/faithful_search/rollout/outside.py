@@ -17,7 +17,7 @@ from ..inference.chat import ChatFormat
 from ..inference.tool_template import check_calls
 from ..tasks import Task
 from ..tools.base import Observation
-from ..trajectory import Step, Tokens, Trajectory
+from ..trajectory import Evidence, Step, Tokens, Trajectory
 from .episode import Episode, Limits
 
 NOT_RUN = "Error: the call could not be run."
@@ -69,28 +69,37 @@ class OutsideEpisode(Episode):
                 for a call that the loop did not run.
             called: whether the loop found a call in the last turn.
         """
-        self.prompt_ids, self.ids, self.mask = tokens.prompt_ids, tokens.completion_ids, tokens.mask
-        self.logprobs, self.turns = tokens.logprobs, list(tokens.turns)
+        self.prompt_ids = tokens.prompt_ids
+        self.ids = tokens.completion_ids
+        self.mask = tokens.mask
+        self.logprobs = tokens.logprobs
+        self.turns = list(tokens.turns)
         waiting = iter(responses)
         for start, middle, end in tokens.turns:
-            ids = tokens.completion_ids[start:middle]
-            finish = "eos" if ids[-1] in self.eos_ids else "length"
-            self.steps.append(self._parse(Completion(ids, finish)))
+            sampled = tokens.completion_ids[start:middle]
+            finish = "eos" if sampled[-1] in self.eos_ids else "length"
+            step = self._parse(Completion(sampled, finish))
             if end > middle:
-                self.steps[-1] = self._answered(self.steps[-1], next(waiting))
+                step = self._answered(step, next(waiting))
+            # `_parse` asks how many steps there are already.
+            self.steps.append(step)
         self.stop_reason = self._reason(called)
         return self.trajectory()
 
     def _answered(self, step: Step, observations: Sequence[Observation | None]) -> Step:
         """The step with the response that the policy read."""
-        parts = [Observation(note=NOT_RUN) if each is None else each for each in observations]
-        text = "".join(self.chat.render_observation(part.evidence, part.note) for part in parts)
+        evidence: list[Evidence] = []
+        notes = []
+        text = ""
+        for observation in observations:
+            if observation is None:
+                observation = Observation(note=NOT_RUN)
+            evidence += observation.evidence
+            notes.append(observation.note)
+            text += self.chat.render_observation(observation.evidence, observation.note)
         self._text.write(text)
-        step = msgspec.structs.replace(
-            step,
-            evidence=tuple(passage for part in parts for passage in part.evidence),
-            note="\n".join(part.note for part in parts if part.note),
-        )
+        note = "\n".join(filter(None, notes))
+        step = msgspec.structs.replace(step, evidence=tuple(evidence), note=note)
         return self._with_response(step, text)
 
     def _repaired(self, step: Step, text: str) -> Step:
@@ -99,8 +108,7 @@ class OutsideEpisode(Episode):
     def _reason(self, called: bool) -> str:
         """Why the loop ended it, in the engine's words (`END_REASONS`)."""
         _, middle, end = self.turns[-1]
-        last = self.steps[-1]
-        if last.answer is not None:
+        if self.steps[-1].answer is not None:
             return "answered"
         if end > middle:  # nothing could be sampled behind the last response
             return "token_limit"

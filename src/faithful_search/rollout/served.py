@@ -18,7 +18,7 @@ from ..errors import ConfigError
 from ..tasks import Task
 from ..tools.base import Observation
 from ..tools.toolbox import Session, Toolbox
-from ..trajectory import ToolCall, Trajectory
+from ..trajectory import Step, ToolCall, Trajectory
 from ..wire.background import map_concurrently
 from ..wire.llm import (
     LLM,
@@ -128,7 +128,8 @@ class ServedAgent:
         Raises `JudgeError` when asking is pointless: a wrong key, an unknown model, a server that
         is not there.
         """
-        named = [msgspec.structs.replace(task, id=name) for task, name, _ in copies(tasks)]
+        # Each with the id of its episode.
+        tasks = [msgspec.structs.replace(task, id=id) for task, id, _ in copies(tasks)]
         llm = LLM(with_key(self.endpoint), self.stats)
 
         async def episode(task: Task) -> Trajectory:
@@ -142,7 +143,7 @@ class ServedAgent:
 
         # All episodes at once: the endpoint's slots bound the requests, so that one may ask while
         # another's tools run.
-        return asyncio.run(map_concurrently(episode, named, most=max(1, len(named))))
+        return asyncio.run(map_concurrently(episode, tasks, most=max(1, len(tasks))))
 
     async def _episode(
         self,
@@ -151,20 +152,22 @@ class ServedAgent:
         session: Session,
         on_step: OnStep,
     ) -> Trajectory:
+        """The episode of a task; `ask` sends the messages so far and returns the model's reply."""
         messages = self.dialect.prompt(task.question, self.toolbox.schemas)
         take = self._take_calls if self._structured else self._take_text
         trajectory = Trajectory(question=task.question, dialect=self.dialect.name)
-        reason, reported = "turn_limit", 0
+        stop_reason = "turn_limit"
+        reported = 0  # how many steps `on_step` was shown
         used = Used()
         for _ in range(self.turns):
             if self.total_tokens is not None and used.completion_tokens >= self.total_tokens:
-                reason = "token_limit"
+                stop_reason = "token_limit"
                 break
             try:
                 reply = await ask(messages)
             except Unanswered as fault:
                 has_outgrown = isinstance(fault, OutgrownWindow) and used.requests > 0
-                reason = "token_limit" if has_outgrown else FAILED
+                stop_reason = "token_limit" if has_outgrown else FAILED
                 trajectory = msgspec.structs.replace(
                     trajectory, answer=None, meta={"why": str(fault)}
                 )
@@ -174,23 +177,26 @@ class ServedAgent:
             used.completion_tokens += reply.completion_tokens
             goes_on = await take(reply, messages, session)
             trajectory = self._read(messages, task.question)
-            for step in trajectory.steps[reported:] if on_step else ():
-                on_step(task.id, step)  # type: ignore[misc]
-            reported = len(trajectory.steps)
+            # In `openai` any text without calls is read as an answer. That of a reply which was cut
+            # is only a thought.
+            is_cut_text = reply.cut and self._structured and not goes_on
+            if is_cut_text and trajectory.answer is not None:
+                trajectory = _with_answer_as_thought(trajectory)
+            if on_step is not None:
+                for step in trajectory.steps[reported:]:
+                    on_step(task.id, step)
+                reported = len(trajectory.steps)
             if not goes_on:
-                # In `openai` any text without calls is read as an answer. That of a reply which was
-                # cut is only a thought.
-                if reply.cut and self._structured and trajectory.answer is not None:
-                    trajectory = _with_answer_as_thought(trajectory)
-                ended = "turn_token_limit" if reply.cut else "no_action"
-                reason = "answered" if trajectory.answer is not None else ended
+                stop_reason = "turn_token_limit" if reply.cut else "no_action"
+                if trajectory.answer is not None:
+                    stop_reason = "answered"
                 break
         used.calls = sum(step.call is not None for step in trajectory.steps)
         return msgspec.structs.replace(
             trajectory,
             id=task.id,
             answers=task.answers,
-            stop_reason=reason,
+            stop_reason=stop_reason,
             meta={**trajectory.meta, "used": msgspec.to_builtins(used)},
         )
 
@@ -231,23 +237,27 @@ class ServedAgent:
         if not so_far.steps:  # nothing was written
             return False
         step = so_far.steps[-1]
-        response: str | None
         if step.answer is not None or "call" not in step.spans:
             response = self.dialect.controller_reply(so_far.steps, self.verify)
         else:
             raw = so_far.text[slice(*step.spans["call"])]
-            call = step.call or self.dialect.repair_call(raw)
-            if call is not None:
-                observation = await self.toolbox.call(call, session)
-            else:
-                form = self.dialect.call_form(self.toolbox.names)
-                observation = self.toolbox.describe_malformed(issue_of_call(step).why, form)
-            response = self.dialect.render_observation(
-                observation.evidence, observation.note, self._fence
-            )
-        if response is not None:
-            messages.append({"role": str(self.dialect.observation_role), "content": response})
-        return response is not None
+            response = await self._response_to_call(step, raw, session)
+        if response is None:
+            return False
+        messages.append({"role": str(self.dialect.observation_role), "content": response})
+        return True
+
+    async def _response_to_call(self, step: Step, raw: str, session: Session) -> str:
+        """What the call of a step returns, as the dialect writes it. A call that can neither be
+        read nor repaired (`raw` is its text) is told how to be written.
+        """
+        call = step.call or self.dialect.repair_call(raw)
+        if call is not None:
+            observation = await self.toolbox.call(call, session)
+        else:
+            form = self.dialect.call_form(self.toolbox.names)
+            observation = self.toolbox.describe_malformed(issue_of_call(step).why, form)
+        return self.dialect.render_observation(observation.evidence, observation.note, self._fence)
 
     async def _observe(self, call: ToolRequest, session: Session) -> Observation:
         try:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from ..answer_forms import said
 from ..errors import ConfigError, FaithfulSearchError
 from ..inference.base import Completion, Generator, Sampling
 from ..judges.base import Request, Writer
@@ -70,12 +71,32 @@ def synthesise(threads: Sequence[Trajectory], writer: Writer | None = None) -> R
     if len(threads) == 1:
         return Research(tuple(threads), threads[0], "thread")
     question = threads[0].question or ""
-    requests = [
-        Request("thread_summary", {"question": question, "thread": described(thread)})
-        for thread in threads
-    ]
-    pairs: list[str] = []
-    replaced: list[str] = []
+    summaries, replaced = _summaries(threads, question, writer)
+    pairs = []
+    for number, (thread, summary) in enumerate(zip(threads, summaries, strict=True), start=1):
+        # The answer is the thread's own: a summary must not improve on it.
+        answer = thread.answer or "NONE"
+        pairs.append(f"Pair {number}:\n<answer>{answer}</answer>\n{summary}")
+    request = Request("thread_synthesis", {"question": question, "threads": "\n\n".join(pairs)})
+    [synthesis] = _texts(writer, [request])
+    answer, thought = _read_synthesis(synthesis or "")
+    if not answer:
+        chosen = _rests_on(threads, vote(threads), "the answer that most threads gave", "vote")
+        return Research(tuple(threads), chosen, "vote", (*replaced, "synthesis"))
+    chosen = _rests_on(threads, answer, thought, "synthesis")
+    return Research(tuple(threads), chosen, "synthesis", tuple(replaced))
+
+
+def _summaries(
+    threads: Sequence[Trajectory], question: str, writer: Writer | None
+) -> tuple[list[str], list[str]]:
+    """A summary of each thread, and which ones could not be written and are outlines instead."""
+    requests = []
+    for thread in threads:
+        fields = {"question": question, "thread": described(thread)}
+        requests.append(Request("thread_summary", fields))
+    summaries = []
+    replaced = []
     texts = _texts(writer, requests)
     for number, (thread, text) in enumerate(zip(threads, texts, strict=True), start=1):
         match = _SUMMARY.search(text or "")
@@ -83,47 +104,55 @@ def synthesise(threads: Sequence[Trajectory], writer: Writer | None = None) -> R
         if not summary:
             replaced.append(f"summary of thread {number}")
             summary = described(thread, _LONGEST_OUTLINE)
-        # The answer is the thread's own: a summary must not improve on it.
-        pairs.append(f"Pair {number}:\n<answer>{thread.answer or 'NONE'}</answer>\n{summary}")
-    synthesis = Request("thread_synthesis", {"question": question, "threads": "\n\n".join(pairs)})
-    text = _texts(writer, [synthesis])[0] or ""
-    closed = [answer for answer, end in _ANSWER.findall(text) if end]
-    answers = [answer.strip() for answer in closed if normalize(answer) not in _NO_ANSWER]
-    if not answers:
-        chosen = _rests_on(threads, vote(threads), "the answer that most threads gave", "vote")
-        return Research(tuple(threads), chosen, "vote", (*replaced, "synthesis"))
+        summaries.append(summary)
+    return summaries, replaced
+
+
+def _read_synthesis(text: str) -> tuple[str, str]:
+    """The last answer in a synthesis and the thought before it; each empty where there is none."""
+    answer = ""
+    for content, end in _ANSWER.findall(text):
+        if end and _compared(content) not in _NO_ANSWER:
+            answer = content.strip()
     match = _THINK.search(text)
     thought = match[1].strip() if match and match[2] else ""
-    chosen = _rests_on(threads, answers[-1], thought, "synthesis")
-    return Research(tuple(threads), chosen, "synthesis", tuple(replaced))
+    return answer, thought
 
 
 def vote(threads: Sequence[Trajectory]) -> str | None:
     """The answer that most threads gave, as the first of them wrote it; `None`: none gave any.
 
-    Answers are compared normalised. "unknown" wins only where no thread gave another answer. Of
-    answers given equally often, one that its agent checked and upheld wins, then the earliest.
+    What the answers say is compared, normalised. "unknown" wins only where no thread gave another
+    answer. Of answers given equally often, one that its agent checked and upheld wins, then the
+    earliest.
 
     Example:
         >>> vote([Trajectory(answer="Rome"), Trajectory(answer="Oslo"), Trajectory(), Trajectory(answer="the Oslo")])
         'Oslo'
     """
     votes: Counter[str] = Counter()  # by normalised answer
-    written: dict[str, str] = {}  # the answers as they were first written
+    as_written: dict[str, str] = {}  # the answers as they were first written
     upheld: set[str] = set()
     for thread in threads:
         if not thread.answer or not thread.answer.strip():
             continue
-        key = normalize(thread.answer)
+        key = _compared(thread.answer)
         votes[key] += 1
-        written.setdefault(key, thread.answer)
+        as_written.setdefault(key, thread.answer)
         if thread.steps and thread.steps[-1].verified:
             upheld.add(key)
-    candidates = [key for key in written if key not in _NO_ANSWER] or list(written)
+    candidates = [key for key in as_written if key not in _NO_ANSWER] or list(as_written)
     if not candidates:
         return None
     best = max(candidates, key=lambda key: (votes[key], key in upheld))
-    return written[best]
+    return as_written[best]
+
+
+def _compared(answer: str) -> str:
+    """What answers are compared by: what they say without a form around it (a box, JSON),
+    normalised.
+    """
+    return normalize(said(answer))
 
 
 def described(thread: Trajectory, longest: int = _LONGEST_THREAD) -> str:
@@ -233,14 +262,12 @@ def _rests_on(threads: Sequence[Trajectory], answer: str | None, why: str, by: s
     """The first thread with this answer, or all calls of all threads with it as the last step."""
     if answer is None:
         return threads[0]
-    key = normalize(answer)
+    compared = _compared(answer)
     agreeing: int | None = None  # the number of the first such thread
-    chosen = None
     for number, thread in enumerate(threads, start=1):
-        if thread.answer and normalize(thread.answer) == key:
-            agreeing, chosen = number, thread
+        if thread.answer and _compared(thread.answer) == compared:
+            agreeing = number
             break
-    if chosen is None:
-        chosen = _pooled(threads, answer, why)
+    chosen = _pooled(threads, answer, why) if agreeing is None else threads[agreeing - 1]
     research = {"by": by, "thread": agreeing, "of": len(threads), "analysis": why}
     return msgspec.structs.replace(chosen, meta={**chosen.meta, "research": research})

@@ -1,5 +1,5 @@
-"""Applications that answer JSON with JSON; and what stands before each: who may ask, and bodies
-within bounds.
+"""Servers that take JSON and answer with JSON (`Service`), behind a guard that checks who asks and
+how large a body is (`Guarded`).
 """
 
 import asyncio
@@ -42,7 +42,8 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 _LOG = logging.getLogger(__name__)
-_PLACE = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]*)?")
+# `host:port` in lower case: an address of IPv6 in brackets, or any other host; then the port
+_HOST_AND_PORT = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]*)?")
 _HANG_UP = {"connection": "close"}  # the rest of such a body is not read
 _HEADERS = {408: _HANG_UP, 413: _HANG_UP, 503: {"retry-after": "1"}}
 
@@ -108,12 +109,15 @@ class Guarded:
     def __init__(
         self, app: App, limits: ServerLimits, token: str = "", names: Sequence[str] = ()
     ) -> None:
-        self._app, self._limits = app, limits
-        self._token = f"Bearer {token}".encode() if token else b""
-        self._pages = {"localhost", *(name.lower() for name in names)}
-        self._hosts = {*self._pages, socket.gethostname().lower()}
-        self._whole = 0  # bytes of the bodies that are being answered
-        self._coming: dict[asyncio.Timeout, int] = {}  # bytes of those being read, the eldest first
+        self._app = app
+        self._limits = limits
+        # The value of the header `Authorization`; empty where no token is needed
+        self._authorization = f"Bearer {token}".encode() if token else b""
+        self._names_of_pages = {"localhost", *map(str.lower, names)}
+        self._names_of_hosts = {*self._names_of_pages, socket.gethostname().lower()}
+        self._bytes_answered = 0  # of the bodies that are being answered
+        # Of each body that is being read, its time-out and its bytes so far; the eldest first
+        self._bytes_read: dict[asyncio.Timeout, int] = {}
 
     async def __call__(self, scope: Any, receive: Receive, send: Any) -> None:
         if scope["type"] != "http":
@@ -132,55 +136,66 @@ class Guarded:
             # after the body the server tells only that the client has gone
             return messages.pop() if messages else await receive()
 
-        self._whole += size
+        self._bytes_answered += size
         try:
             await self._app(scope, replay, send)
         finally:
-            self._whole -= size
+            self._bytes_answered -= size
 
     def _check(self, headers: Headers, path: str) -> None:
-        # every one of them: which of several an application would take is its own affair
-        for place in headers.getlist("host") or [""]:
-            host = _host_in(place)
-            if as_address(host) is None and host not in self._hosts:
-                mend = (
-                    f"start it with --allow-host {host[:80]} where that is its name"
-                    if host
-                    else "send Host"
-                )
-                raise HTTPException(421, f"the Host header {host[:80]!r} is not allowed: {mend}")
+        """Raise `HTTPException` for a request of a client that may not ask: for its `Host` (421),
+        its `Origin` (403) or its token (401).
+        """
+        # Every header of that name: which of several an application would take is its own affair.
+        for host_and_port in headers.getlist("host") or [""]:
+            host = _host_in(host_and_port)
+            if as_address(host) is not None or host in self._names_of_hosts:
+                continue
+            advice = "send Host"
+            if host:
+                advice = f"start it with --allow-host {host[:80]} where that is its name"
+            raise HTTPException(421, f"the Host header {host[:80]!r} is not allowed: {advice}")
         for origin in headers.getlist("origin"):
             page = _host_in(origin.partition("://")[2])
             address = as_address(page)
-            if page not in self._pages and (address is None or not address.is_loopback):
+            is_loopback = address is not None and address.is_loopback
+            if page not in self._names_of_pages and not is_loopback:
                 raise HTTPException(403, f"pages of {origin[:80]!r} are not answered")
-        token = headers.get("authorization", "").encode("latin-1")
-        # compared in constant time, so that how long it takes tells nothing about the token
-        if self._token and path != "/health" and not hmac.compare_digest(token, self._token):
+        if not self._authorization or path == "/health":
+            return
+        authorization = headers.get("authorization", "").encode("latin-1")
+        # Compared in constant time, so that how long it takes tells nothing about the token.
+        if not hmac.compare_digest(authorization, self._authorization):
             raise HTTPException(401, "a token is needed: Authorization: Bearer …")
 
-    async def _read(self, length: str, receive: Receive) -> bytes:
-        """A body, whatever its length is said to be; refused when it does not come in time (408),
-        is larger than allowed (413) or made room (503).
+    async def _read(self, content_length: str, receive: Receive) -> bytes:
+        """The body of a request. What its length is said to be is not trusted.
+
+        Raises `HTTPException` for a body that does not come in time (408), is larger than allowed
+        (413), or was given up to make room for others (503).
         """
-        limits, too_large = self._limits, f"the body is larger than {self._limits.body_bytes} bytes"
-        if length.isdigit() and int(length[:18]) > limits.body_bytes:
-            raise HTTPException(413, too_large)
-        body, incomplete, patience = bytearray(), True, asyncio.timeout(limits.seconds)
+        limits = self._limits
+        too_large = HTTPException(413, f"the body is larger than {limits.body_bytes} bytes")
+        # So many digits are too large in any case; `int` would be slow on a million of them.
+        if content_length.isdecimal() and int(content_length[:18]) > limits.body_bytes:
+            raise too_large
+        body = bytearray()
+        is_complete = False
+        timeout = asyncio.timeout(limits.seconds)
         try:
-            async with patience:
-                while incomplete:
+            async with timeout:
+                while not is_complete:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise ClientDisconnect
                     body += message.get("body", b"")
-                    incomplete = message.get("more_body", False)
+                    is_complete = not message.get("more_body", False)
                     if len(body) > limits.body_bytes:
-                        raise HTTPException(413, too_large)
-                    self._coming[patience] = len(body)
+                        raise too_large
+                    self._bytes_read[timeout] = len(body)
                     self._make_room()
         except TimeoutError:
-            if patience.when() == 0:
+            if timeout.when() == 0:  # by `_make_room`
                 raise HTTPException(
                     503, "too many large bodies at the same time: come back later"
                 ) from None
@@ -188,21 +203,22 @@ class Guarded:
                 408, f"the body did not come within {limits.seconds:g} seconds"
             ) from None
         finally:
-            self._coming.pop(patience, None)
+            self._bytes_read.pop(timeout, None)
         return bytes(body)
 
     def _make_room(self) -> None:
+        """Give up the eldest of the bodies that are being read, until all that are held fit."""
         most = max(self._limits.bodies_bytes, self._limits.body_bytes)
-        while self._coming and self._whole + sum(self._coming.values()) > most:
-            eldest = next(iter(self._coming))
-            del self._coming[eldest]
+        while self._bytes_read and self._bytes_answered + sum(self._bytes_read.values()) > most:
+            eldest = next(iter(self._bytes_read))
+            del self._bytes_read[eldest]
             if not eldest.expired():
                 eldest.reschedule(0)  # its own task raises the error
 
 
-def _host_in(place: str) -> str:
+def _host_in(host_and_port: str) -> str:
     """The host of `host:port`, without port and brackets; empty for anything else."""
-    match = _PLACE.fullmatch(place.lower())
+    match = _HOST_AND_PORT.fullmatch(host_and_port.lower())
     return (match[1] or match[2]) if match else ""
 
 
@@ -224,7 +240,9 @@ class Service:
         limits: ServerLimits | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> None:
-        self.answers, self.limits, self.about = answers, limits or ServerLimits(), about or {}
+        self.answers = answers
+        self.limits = limits or ServerLimits()
+        self.about = about or {}
         self.registry = CollectorRegistry()
         self._requests = self.counter("requests", "Requests answered.", "path", "status")
         self._seconds = self.histogram("request_seconds", "Time to answer a request.", SECONDS)
@@ -243,28 +261,27 @@ class Service:
     async def __call__(self, scope: Any, receive: Receive, send: Any) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"{scope['type']} is not spoken here")  # as ASGI wants it
-        method, path = scope["method"], scope["path"].rstrip("/")
-        match ("GET" if method == "HEAD" else method), path:
-            case "POST", _ if path in self.answers:
-                response = await self._post(path, receive)
-            case "GET", "/health":
-                response = written({"status": "ok", **self.about})
-            case "GET", "/metrics":
-                response = Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
-            case _:
-                there = [
-                    *(f"POST {known}" for known in self.answers),
-                    "GET /health",
-                    "GET /metrics",
-                ]
-                told = (
-                    f"there is no {method} {scope['path'][:80]} here; there are {', '.join(there)}"
-                )
-                response = written(
-                    {"error": told},
-                    405 if any(each.endswith(f" {path}") for each in there) else 404,
-                )
+        method = scope["method"]
+        path = scope["path"].rstrip("/")
+        if method == "POST" and path in self.answers:
+            response = await self._post(path, receive)
+        elif method in ("GET", "HEAD") and path == "/health":
+            response = written({"status": "ok", **self.about})
+        elif method in ("GET", "HEAD") and path == "/metrics":
+            response = Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
+        else:
+            response = self._nothing_at(method, scope["path"])
         await response(scope, receive, send)
+
+    def _nothing_at(self, method: str, path: str) -> Response:
+        """The answer to a method that a path does not take (405), or to a path that there is not
+        (404).
+        """
+        methods = dict.fromkeys(self.answers, "POST") | {"/health": "GET", "/metrics": "GET"}
+        listed = ", ".join(f"{method_there} {there}" for there, method_there in methods.items())
+        message = f"there is no {method} {path[:80]} here; there are {listed}"
+        status = 405 if path.rstrip("/") in methods else 404
+        return written({"error": message}, status)
 
     async def _post(self, path: str, receive: Receive) -> Response:
         with self._seconds.time():
@@ -280,7 +297,8 @@ class Service:
             raise HTTPException(503, "too many requests at the same time: come back later")
         self._running += 1
         try:
-            answer = self.answers[path]((await receive())["body"])
+            message = await receive()  # with the whole body: `Guarded` stands before
+            answer = self.answers[path](message["body"])
             if inspect.isawaitable(answer):
                 async with asyncio.timeout(self.limits.seconds):
                     answer = await _while_there(receive, answer)
@@ -290,9 +308,12 @@ class Service:
 
 
 async def _while_there(receive: Receive, work: Awaitable[Any]) -> Any:
-    """Await `work` while the client waits for it."""
-    # the body has been read, so `receive` has nothing more to give but that the client is gone
-    answer, gone = asyncio.ensure_future(work), asyncio.ensure_future(receive())
+    """The result of `work`, which is cancelled as soon as its client has gone
+    (`ClientDisconnect`).
+    """
+    answer = asyncio.ensure_future(work)
+    # The body has been read, so all that `receive` can still give is that the client has gone.
+    gone = asyncio.ensure_future(receive())
     try:
         await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,8 @@ class Judging(Service):
             folder = tempfile.mkdtemp(prefix="faithful-search-")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
             cache = Cache(f"{folder}/verdicts.sqlite")
-        self.judge, self.cache = judge, cache
+        self.judge = judge
+        self.cache = cache
         self._pairs = self.counter("pairs", "Pairs asked for.")
         self._judged = self.counter("pairs_judged", "Pairs that the judge was asked about.")
         # identical pairs of one request count as known but for the first
@@ -101,17 +103,18 @@ class Judging(Service):
                     f"{self.limits.pair_chars}",
                 )
         self._pairs.inc(len(pairs))
-        tasks = {pair: asyncio.create_task(self._verdict(pair)) for pair in dict.fromkeys(pairs)}
-        self._known.inc(len(pairs) - len(tasks))
-        for task in (
-            tasks.values()
-        ):  # held here: a verdict is worked for even when nobody waits for it any more
+        tasks: dict[Pair, asyncio.Task[Verdict]] = {}
+        for pair in dict.fromkeys(pairs):
+            task = asyncio.create_task(self._verdict(pair))
+            tasks[pair] = task
+            # Held and shielded: a verdict is worked for even when nobody waits for it any more.
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+        self._known.inc(len(pairs) - len(tasks))
         verdicts = await asyncio.gather(*map(asyncio.shield, tasks.values()))
-        # what is the default of a verdict is sent, too
-        by_pair = dict(zip(tasks, map(msgspec.structs.asdict, verdicts), strict=True))
-        return {"judge": self.judge.name, "verdicts": [by_pair[pair] for pair in pairs]}
+        # As dictionaries, so that what is the default of a verdict is sent, too.
+        verdict_of = dict(zip(tasks, map(msgspec.structs.asdict, verdicts), strict=True))
+        return {"judge": self.judge.name, "verdicts": [verdict_of[pair] for pair in pairs]}
 
     async def _verdict(self, pair: Pair) -> Verdict:
         def encode(verdict: Verdict) -> bytes | None:
@@ -144,25 +147,22 @@ class Judging(Service):
         except JudgeError as error:
             return [Verdict(None, None, str(error), name)] * len(pairs)
         except Exception as error:
-            # which of the pairs it was shows when each is asked about alone
+            # Which of the pairs it was shows when each is asked about alone.
             if len(pairs) > 1:
-                return [verdict for pair in pairs for verdict in self._judge_all([pair])]
+                return list(chain.from_iterable(self._judge_all([pair]) for pair in pairs))
             _LOG.exception("a pair could not be judged")
-            return [
-                Verdict(
-                    None,
-                    None,
-                    f"the served judge failed ({type(error).__name__}); its log says more",
-                    name,
-                )
-            ]
-        # JSON has no NaN, and a p that is no probability must not be kept
-        return [
-            verdict
-            if verdict.p is None or 0 <= verdict.p <= 1
-            else Verdict(None, None, f"the judge gave p = {verdict.p}", verdict.judge)
-            for verdict in verdicts
-        ]
+            why = f"the served judge failed ({type(error).__name__}); its log says more"
+            return [Verdict(None, None, why, name)]
+        return list(map(_checked, verdicts))
+
+
+def _checked(verdict: Verdict) -> Verdict:
+    """The verdict, which abstains where p is no probability: JSON has no NaN, and it must not be
+    kept.
+    """
+    if verdict.p is None or 0 <= verdict.p <= 1:
+        return verdict
+    return Verdict(None, None, f"the judge gave p = {verdict.p}", verdict.judge)
 
 
 def identity(judge: Judge) -> list[Any]:

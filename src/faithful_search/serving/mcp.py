@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
     from .app import App, ServerLimits
 
-SESSIONS = (
-    1000  # that clients may hold at the same time; further ones are sent away to come back later
-)
+# That clients may hold at the same time; further ones are sent away to come back later
+SESSIONS = 1000
 # Seconds without a request after which a session ends; the next request is told to begin another
 IDLE = 600.0
 # what a model could take for the beginning of a special token, or for an id of ours
@@ -46,15 +45,12 @@ def mcp_server(toolbox: Toolbox) -> Server[Any]:
             "output_schema": _RESULT,
             "annotations": ToolAnnotations(read_only_hint=True),
         }
-        functions = [
-            schema["function"] for schema in toolbox.schemas
-        ]  # made anew, so that they may be taken apart
-        return ListToolsResult(
-            tools=[
-                Tool(input_schema=each.pop("parameters"), **each, **annotations)
-                for each in functions
-            ]
-        )
+        tools = []
+        for schema in toolbox.schemas:
+            function = dict(schema["function"])
+            parameters = function.pop("parameters")
+            tools.append(Tool(input_schema=parameters, **function, **annotations))
+        return ListToolsResult(tools=tools)
 
     async def call_tool(context: Any, request: CallToolRequestParams) -> CallToolResult:
         observation = await toolbox.call(ToolCall(request.name, request.arguments or {}), session)
@@ -100,11 +96,13 @@ def mcp_app(toolbox: Toolbox, limits: ServerLimits, idle: float = IDLE) -> App:
 
 
 def as_text(observation: Observation) -> str:
-    """What a model reads: a paragraph a passage, with id and title, or the note. Passages forge no
-    id or role.
+    """What a model reads: a paragraph for each passage, with its id and title, then the note. No
+    text in it can pose as an id or as another role.
     """
-    lines = []
+    paragraphs = []
     for passage in observation.evidence:
         title = f"{one_line(_FENCE.escape(passage.title))}: " if passage.title else ""
-        lines.append(f"[{passage.id}] {title}{_FENCE.escape(passage.text)}")
-    return "\n\n".join([*lines, *([_FENCE.escape(observation.note)] if observation.note else [])])
+        paragraphs.append(f"[{passage.id}] {title}{_FENCE.escape(passage.text)}")
+    if observation.note:
+        paragraphs.append(_FENCE.escape(observation.note))
+    return "\n\n".join(paragraphs)

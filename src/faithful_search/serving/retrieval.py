@@ -17,6 +17,7 @@ fields of a request are ignored.
 
 import asyncio
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -60,9 +61,10 @@ class _Request(msgspec.Struct):
 
     @property
     def wanted(self) -> int | None:
-        """How many passages are asked for: the first of these fields that says so."""
-        numbers = (self.topk, self.top_k, self.top_n, self.k)
-        return next((number for number in numbers if number), None)
+        """How many passages are asked for: the first of these fields that says so. 0 says nothing,
+        as null does.
+        """
+        return self.topk or self.top_k or self.top_n or self.k
 
     @property
     def scored(self) -> bool:
@@ -101,7 +103,9 @@ def _answer_body(path: str, results: Sequence[list[Evidence] | ToolError], score
 
 def _document(passage: Evidence) -> dict[str, str]:
     document = {"id": passage.source, "contents": join_contents(passage.title, passage.text)}
-    return document | {"url": passage.url} if passage.url else document
+    if passage.url:
+        document["url"] = passage.url
+    return document
 
 
 class Retrieval(Service):
@@ -137,7 +141,8 @@ class Retrieval(Service):
         """The answer to a request at this path, or an awaitable of it."""
         example = _EXAMPLES[path]
         request = decode(body, _Request, example)
-        queries, scored = request.texts, request.scored
+        queries = request.texts
+        scored = request.scored
         if queries is None:
             raise HTTPException(422, f"no query in the request; expected something like {example}")
         if path == "/search" and len(queries) != 1:
@@ -151,7 +156,8 @@ class Retrieval(Service):
             return _answer_body(path, self._search(batch), scored)
 
         async def batched() -> Any:
-            return _answer_body(path, await asyncio.gather(*map(self._batcher.ask, batch)), scored)
+            results = await asyncio.gather(*map(self._batcher.ask, batch))
+            return _answer_body(path, results, scored)
 
         return batched()
 
@@ -159,7 +165,8 @@ class Retrieval(Service):
         """The number of passages that are asked for. Raises `HTTPException` for a request beyond
         the limits.
         """
-        limits, top_k = self.limits, requested or self.top_k
+        limits = self.limits
+        top_k = requested or self.top_k
         if not 0 < top_k <= limits.top_k:
             raise HTTPException(
                 422, f"{top_k} passages asked for; at least 1 and at most {limits.top_k}"
@@ -176,16 +183,19 @@ class Retrieval(Service):
         return top_k
 
     def _search(self, batch: Sequence[Query]) -> list[list[Evidence] | ToolError]:
-        """Each different query once: rollouts of one question often ask the same."""
+        """What is found for each query, or why that failed. A different query is searched for once:
+        rollouts of one question often ask the same.
+        """
         results: dict[Query, list[Evidence] | ToolError] = {}
-        by_top_k: dict[int, list[str]] = {}  # an index takes one number for all queries of a call
+        # By the number of passages: an index takes one for all queries of a call.
+        texts_by_top_k: defaultdict[int, list[str]] = defaultdict(list)
         for text, top_k in dict.fromkeys(batch):
             if text.strip():
-                by_top_k.setdefault(top_k, []).append(text)
+                texts_by_top_k[top_k].append(text)
             else:
                 results[text, top_k] = []
-        self._batches.observe(sum(map(len, by_top_k.values())))
-        for top_k, texts in by_top_k.items():
+        self._batches.observe(sum(map(len, texts_by_top_k.values())))
+        for top_k, texts in texts_by_top_k.items():
             outcomes = self.index.search_each(texts, top_k)
             for text, outcome in zip(texts, outcomes, strict=True):
                 results[text, top_k] = outcome

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Annotated
 from urllib.parse import urldefrag, urlsplit
 
@@ -298,19 +299,24 @@ def _best_of_each(query: str, pages: Sequence[list[Evidence]], top_k: int) -> li
 
     Each page has its best one among them before any page has a second.
     """
-    paragraphs = [paragraph for page in pages for paragraph in page]
-    ranked = rank(query, [f"{paragraph.title}\n{paragraph.text}" for paragraph in paragraphs])
-    best = [msgspec.structs.replace(paragraphs[place], score=score) for place, score in ranked]
+    paragraphs = list(chain.from_iterable(pages))
+    texts = [f"{paragraph.title}\n{paragraph.text}" for paragraph in paragraphs]
+    best = []
+    for place, score in rank(query, texts):
+        best.append(msgspec.structs.replace(paragraphs[place], score=score))
     if not best:
         best = paragraphs
-    fitting = {paragraph.url for paragraph in best}
+    # A page of which nothing fits the query is there by its first paragraph.
+    fitting_pages = {paragraph.url for paragraph in best}
     for page in pages:
-        if page[0].url not in fitting:
+        if page[0].url not in fitting_pages:
             best.append(msgspec.structs.replace(page[0], score=0.0))
-    firsts: dict[str, Evidence] = {}  # the best paragraph of each page
+    best_of_pages: dict[str, Evidence] = {}
     for paragraph in best:
-        firsts.setdefault(paragraph.url, paragraph)
-    first_sources = {paragraph.source for paragraph in firsts.values()}
-    others = [paragraph for paragraph in best if paragraph.source not in first_sources]
-    selected = {paragraph.source for paragraph in [*firsts.values(), *others][:top_k]}
+        best_of_pages.setdefault(paragraph.url, paragraph)
+    firsts = list(best_of_pages.values())
+    sources_of_firsts = {paragraph.source for paragraph in firsts}
+    others = [paragraph for paragraph in best if paragraph.source not in sources_of_firsts]
+    chosen = [*firsts, *others][:top_k]
+    selected = {paragraph.source for paragraph in chosen}
     return [paragraph for paragraph in best if paragraph.source in selected]

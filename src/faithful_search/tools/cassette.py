@@ -1,5 +1,5 @@
-"""Results of tool calls that are kept: in a cache for a while, or in a cassette, which is recorded
-once and replayed for ever.
+"""Kept results of tool calls: in a cache for a while, or in a cassette, which is recorded once and
+replayed from then on.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import shutil
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -53,6 +54,7 @@ def _encoded(evidence: list[Evidence]) -> bytes | None:
 
 
 def _decoded(stored: bytes) -> list[Evidence]:
+    """The result of what `_encoded` gave."""
     result = _DECODER.decode(stored)
     if isinstance(result, _Noted):
         return Partial(result.evidence, result.note, transient=False)
@@ -151,15 +153,22 @@ class Cassette(AbstractContextManager["Cassette"]):
         self.path = Path(path).expanduser().absolute()
         self.mode = mode
         self.unrecorded = 0  # results that could not be written, and were returned all the same
+        self._calls: dict[str, RecordedCall] = {}  # what the file holds, by `RecordedCall.key`
         self._lock = threading.Lock()
         if mode == "replay":
-            if not self.path.exists():
-                raise DataError(
-                    f'no cassette {self.path}: record it once with Cassette("{self.path}", '
-                    'mode="record")'
-                )
-            self._calls = self._read()
-            return
+            self._open_to_replay()
+        else:
+            self._open_to_record()
+
+    def _open_to_replay(self) -> None:
+        if not self.path.exists():
+            raise DataError(
+                f'no cassette {self.path}: record it once with Cassette("{self.path}", '
+                'mode="record")'
+            )
+        self._calls = self._read()
+
+    def _open_to_record(self) -> None:
         if self.path.suffix == ".gz":
             raise ConfigError(
                 f"cannot record into {self.path}: record into a .jsonl file and compress it "
@@ -188,38 +197,36 @@ class Cassette(AbstractContextManager["Cassette"]):
         Raises:
             CassetteMiss: the call is not recorded, and the cassette is only replayed.
         """
-        given_arguments = {}
-        for name, value in redact(arguments).items():
-            if value is not None:
-                given_arguments[name] = value
-        # To JSON and back: the values that will be read from the file
-        plain = json.loads(json.dumps(given_arguments, sort_keys=True, default=str))
-        call = RecordedCall(redact(tool), plain)
+        call = _call_of(tool, arguments)
         recorded_call = self._calls.get(call.key)
         if recorded_call is not None:
             return recorded_call.outcome()
         if self.mode == "replay":
             raise self._miss(call)
-
-        async def record() -> RecordedCall:
-            try:
-                evidence = await live()
-            except ToolError as error:
-                if error.transient or isinstance(error, CassetteMiss):
-                    raise
-                failed = msgspec.structs.replace(call, error=redact(str(error)))
-                return await asyncio.to_thread(self._record, failed)
-            passages = msgspec.convert(
-                redact(msgspec.to_builtins(list(evidence))), tuple[Evidence, ...]
-            )
-            note = redact(evidence.note) if isinstance(evidence, Partial) else ""
-            answered = msgspec.structs.replace(call, evidence=passages, note=note)
-            if isinstance(evidence, Partial) and evidence.transient:
-                return answered
-            return await asyncio.to_thread(self._record, answered)
-
-        answered_call, _ = await once((self.path, call.key), record, wait)
+        # Equal calls at the same time are made once.
+        ask = partial(self._ask_and_record, call, live)
+        answered_call, _ = await once((self.path, call.key), ask, wait)
         return answered_call.outcome()
+
+    async def _ask_and_record(self, call: RecordedCall, live: Ask) -> RecordedCall:
+        """The call with what `live` returns or raises, recorded unless it may be otherwise later.
+        Raises the `ToolError` that is not recorded.
+        """
+        try:
+            evidence = await live()
+        except ToolError as error:
+            if error.transient or isinstance(error, CassetteMiss):
+                raise
+            failed = msgspec.structs.replace(call, error=redact(str(error)))
+            return await asyncio.to_thread(self._record, failed)
+        plain = redact(msgspec.to_builtins(list(evidence)))
+        passages = msgspec.convert(plain, tuple[Evidence, ...])
+        answered = msgspec.structs.replace(call, evidence=passages)
+        if isinstance(evidence, Partial):
+            answered = msgspec.structs.replace(answered, note=redact(evidence.note))
+            if evidence.transient:
+                return answered
+        return await asyncio.to_thread(self._record, answered)
 
     def close(self) -> None:
         """Sort a recorded file by tool and arguments, so that two recordings of the same calls
@@ -277,36 +284,52 @@ class Cassette(AbstractContextManager["Cassette"]):
             if call.key in self._calls:
                 return self._calls[call.key]
             try:
-                with alone_in(self.path.parent), self.path.open("ab", buffering=0) as file:
-                    start = file.tell()
-                    remaining = call.line
-                    try:
-                        while remaining:  # without a buffer, `write` may take a part
-                            written = file.write(remaining) or 0
-                            remaining = remaining[written:]
-                    except OSError:
-                        file.truncate(start)
-                        raise
-                self._calls[call.key] = call
+                self._append(call.line)
             except OSError as error:
                 self.unrecorded += 1
                 if self.unrecorded == 1:
                     _log.warning("tool calls are no longer recorded: %s", error)
+            else:
+                self._calls[call.key] = call
             return call
+
+    def _append(self, line: bytes) -> None:
+        """Add a line to the file, or nothing at all. Raises `OSError` where it cannot be
+        written.
+        """
+        with alone_in(self.path.parent), self.path.open("ab", buffering=0) as file:
+            start = file.tell()
+            remaining = line
+            try:
+                while remaining:  # without a buffer, `write` may take a part
+                    size = file.write(remaining) or 0
+                    remaining = remaining[size:]
+            except OSError:
+                file.truncate(start)
+                raise
 
     def _miss(self, call: RecordedCall) -> CassetteMiss:
         """The error for a call that is not recorded."""
         message = (
             f"{call.tool} {call.shown} is not in the cassette {self.path.name}; record it once."
         )
-        same_tool = {other.shown for other in self._calls.values() if other.tool == call.tool}
-        if not same_tool:
-            tools = ", ".join(sorted({other.tool for other in self._calls.values()})) or "nothing"
-            return CassetteMiss(f"{message} No call of this tool is recorded; recorded: {tools}.")
+        calls_of_tool = {other.shown for other in self._calls.values() if other.tool == call.tool}
+        if not calls_of_tool:
+            tools = {other.tool for other in self._calls.values()}
+            listed = ", ".join(sorted(tools)) or "nothing"
+            return CassetteMiss(f"{message} No call of this tool is recorded; recorded: {listed}.")
         call_words = set(call.shown.lower().split())
 
         def shared_words(shown: str) -> int:
             return len(call_words & set(shown.lower().split()))
 
-        nearest = max(sorted(same_tool), key=shared_words)
+        nearest = max(sorted(calls_of_tool), key=shared_words)
         return CassetteMiss(f"{message} The nearest recorded call: {nearest}.")
+
+
+def _call_of(tool: str, arguments: dict[str, Any]) -> RecordedCall:
+    """The call as it is recorded: without keys, and without arguments that are null."""
+    present = {name: value for name, value in redact(arguments).items() if value is not None}
+    # To JSON and back: the values that will be read from the file.
+    plain = json.loads(json.dumps(present, sort_keys=True, default=str))
+    return RecordedCall(redact(tool), plain)

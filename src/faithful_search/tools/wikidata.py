@@ -176,23 +176,28 @@ class Wikidata(Tool):
         names = candidates(query)
         if not names:
             raise ToolError("The query names no entity; name one, and the relation wanted.")
-        hits = [await self._search(names[0])]
-        if not any(name.casefold() == names[0].casefold() for _, name in hits[0]):
+        whole_query = names[0]
+        hits_of_names = [await self._search(whole_query)]
+        # Where the whole query is the name of an entity, its parts are not looked for.
+        names_found = {name.casefold() for _, name in hits_of_names[0]}
+        if whole_query.casefold() not in names_found:
             searches = [self._search(name) for name in names[1:]]
-            hits = [*await asyncio.gather(*searches), *hits]
+            hits_of_names = [*await asyncio.gather(*searches), *hits_of_names]
         # First the best known entity of each name, then the second best.
-        in_turn = chain.from_iterable(zip_longest(*hits))
-        linked = dict(hit for hit in in_turn if hit is not None)
-        return dict(islice(linked.items(), _ENTITIES))
+        entities: dict[str, str] = {}
+        for hits in zip_longest(*hits_of_names):
+            entities.update(hit for hit in hits if hit is not None)
+        return dict(islice(entities.items(), _ENTITIES))
 
     async def _facts(self, properties: Sequence["Property"]) -> list[Evidence]:
         """The properties as evidence, without those whose values have no labels."""
-        needed = await self._names(ids_in(chain.from_iterable(each.values for each in properties)))
-        labels = {key: names.label for key, names in needed.items()}
+        all_values = chain.from_iterable(prop.values for prop in properties)
+        names = await self._names(ids_in(all_values))
+        labels = {key: name.label for key, name in names.items()}
         facts = []
-        for each in properties:
+        for prop in properties:
             is_preferred: dict[str, bool] = {}
-            for statement in each.values:
+            for statement in prop.values:
                 text = text_of(statement, labels)
                 if text:
                     is_preferred[text] = statement.preferred
@@ -200,11 +205,11 @@ class Wikidata(Tool):
                 continue
             preferred = [text for text in is_preferred if is_preferred[text]]
             further = [text for text in is_preferred if not is_preferred[text]]
-            fact = f"{each.about}: {listed(preferred or further)}."
+            fact = f"{prop.about}: {listed(preferred or further)}."
             # Apart, so that the value of today does not drown in those of a hundred years.
             if preferred and further:
                 fact += f" Other values: {listed(further)}."
-            facts.append(msgspec.structs.replace(each.evidence, text=fact))
+            facts.append(msgspec.structs.replace(prop.evidence, text=fact))
         return facts
 
     async def _search(self, name: str) -> list[tuple[str, str]]:
@@ -217,18 +222,21 @@ class Wikidata(Tool):
             type="item",
             limit=_ENTITIES,
         )
-        hits = [
-            (row.get("id"), line(section(row, "match").get("text"), 200))
-            for row in rows(document, "search")
-        ]
-        return [(str(entity), name) for entity, name in hits if is_id(entity)][:_ENTITIES]
+        hits = []
+        for row in rows(document, "search"):
+            entity = row.get("id")
+            if is_id(entity):
+                matched_name = line(section(row, "match").get("text"), 200)
+                hits.append((str(entity), matched_name))
+        return hits[:_ENTITIES]
 
     async def _ranked(self, ids: Iterable[str], wanted_words: set[str]) -> list["Property"]:
         """Properties of the entities, those that the query asks for first."""
         # One request each: an entity's statements are some megabytes.
         requests = [self._entities([key], "labels|descriptions|claims") for key in ids]
-        replies = await asyncio.gather(*requests)
-        entities = {key: entity for reply in replies for key, entity in reply.items()}
+        entities: dict[str, Any] = {}
+        for reply in await asyncio.gather(*requests):
+            entities |= reply
         claims = {key: statements(entity) for key, entity in entities.items()}
         names = await self._names(chain.from_iterable(claims.values()))
         ranked: list[tuple[tuple[int, float], Property]] = []
@@ -249,7 +257,7 @@ class Wikidata(Tool):
                 prop = Property(evidence, f"{label}, {relation.label}", values)
                 ranked.append((_overlap(relation, wanted_words), prop))
         ranked.sort(key=itemgetter(0), reverse=True)
-        return [each for _, each in ranked]
+        return [prop for _, prop in ranked]
 
     async def _names(self, ids: Iterable[str]) -> dict[str, Named]:
         """The names of items and properties, from memory or from the service; empty ones where it
@@ -262,11 +270,10 @@ class Wikidata(Tool):
             if remembered is not None:
                 names[key] = remembered
         missing = [key for key in distinct if key not in names]
-        batches = [missing[start : start + _IDS] for start in range(0, len(missing), _IDS)]
-        replies = await asyncio.gather(
-            *(self._entities(batch, "labels|aliases") for batch in batches)
-        )
-        for reply in replies:
+        requests = []
+        for start in range(0, len(missing), _IDS):
+            requests.append(self._entities(missing[start : start + _IDS], "labels|aliases"))
+        for reply in await asyncio.gather(*requests):
             for key, entity in reply.items():
                 names[key] = named(entity, self.language)
         self._known.update(names)
@@ -332,9 +339,12 @@ def candidates(query: str) -> list[str]:
     parts = [*_QUOTED.findall(query), *_capitalised(text), *_divided(text)]
     if not parts:
         parts = _shortened(text.split())
-    names = [part.strip(" -\u2013'\u2019") for part in (text, *parts)]
-    distinct = dict.fromkeys(name for name in names if name and name.casefold() not in _ASKING)
-    return list(distinct)[:_SEARCHES]
+    names: dict[str, None] = {}  # in order, each once
+    for part in (text, *parts):
+        name = part.strip(" -\u2013'\u2019")
+        if name and name.casefold() not in _ASKING:
+            names[name] = None
+    return list(names)[:_SEARCHES]
 
 
 def _divided(text: str) -> list[str]:
@@ -348,6 +358,7 @@ def _divided(text: str) -> list[str]:
 
 
 def _shortened(query_words: list[str]) -> list[str]:
+    """The query without its last word, its first word, and its last; none of a single word."""
     if len(query_words) < 2:
         return []
     return [" ".join(query_words[:-1]), query_words[0], query_words[-1]]
@@ -395,8 +406,9 @@ def named(entity: Any, language: str, part: str = "labels") -> Named:
     The service has already put another language in the place of one that is missing.
     """
     label = line(section(section(entity, part), language).get("value"), _LABEL)
-    aliases = (line(row.get("value"), _LABEL) for row in rows(section(entity, "aliases"), language))
-    return Named(label, tuple(islice(aliases, _STATEMENTS)))
+    rows_of_aliases = islice(rows(section(entity, "aliases"), language), _STATEMENTS)
+    aliases = [line(row.get("value"), _LABEL) for row in rows_of_aliases]
+    return Named(label, tuple(aliases))
 
 
 def statements(entity: Any) -> dict[str, list[WikidataStatement]]:
@@ -436,7 +448,9 @@ def ids_in(values: Iterable[WikidataStatement]) -> list[str]:
     ids: dict[str, None] = {}
     for statement in values:
         value = section(statement.value, "value")
-        ids |= dict.fromkeys(str(key) for key in (value.get("id"), _unit(value)) if is_id(key))
+        for key in (value.get("id"), _unit(value)):
+            if is_id(key):
+                ids[str(key)] = None
     return list(ids)
 
 
@@ -452,7 +466,9 @@ def text_of(statement: WikidataStatement, labels: Mapping[str, str]) -> str:
 
 
 def _value(datavalue: Mapping[str, Any], labels: Mapping[str, str]) -> str:
-    kind, value = datavalue.get("type"), section(datavalue, "value")
+    """The value as a reader is shown it; empty where it cannot be written."""
+    kind = datavalue.get("type")
+    value = section(datavalue, "value")
     if kind == "string":
         return line(datavalue.get("value"), _VALUE)
     if kind == "wikibase-entityid":

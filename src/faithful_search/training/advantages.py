@@ -34,10 +34,12 @@ def group_relative(rewards: torch.Tensor, k: int) -> torch.Tensor:
 def leave_one_out(rewards: torch.Tensor, k: int) -> torch.Tensor:
     """RLOO: `r_i − mean_{j≠i} r_j = K/(K−1) · (r_i − mean)`, as in PokeeResearch, section 3."""
     groups = rewards.view(-1, k)
+    centred = groups - groups.nanmean(dim=1, keepdim=True)
     # K is the number of rollouts that have a reward, which is not k where a judge abstained.
     valid = (~groups.isnan()).sum(dim=1, keepdim=True)
     scale = valid / (valid - 1).clamp(min=1)
-    return torch.nan_to_num(scale * (groups - groups.nanmean(dim=1, keepdim=True))).view(-1)
+    advantages = scale * centred  # NaN where there is no reward
+    return torch.nan_to_num(advantages).view(-1)
 
 
 def turn_returns(score: Score, turns: int, gamma: float = 1.0) -> Returns:
@@ -51,13 +53,16 @@ def turn_returns(score: Score, turns: int, gamma: float = 1.0) -> Returns:
     ([1.5, 1.0], 1.0)
     """
     earned, outcome = score.credit
-    outcome = float("nan") if score.value is None else outcome
-    returns: list[float] = []  # from the last turn to the first
-    following = outcome
-    for reward in reversed(earned or (0.0,) * turns):
-        returns.append(reward + following)
-        following = gamma * returns[-1]
-    return returns[::-1], outcome
+    if score.value is None:
+        outcome = float("nan")
+    rewards = earned or (0.0,) * turns
+    last_to_first: list[float] = []
+    discounted = outcome  # what comes after a turn
+    for reward in reversed(rewards):
+        turn_return = reward + discounted
+        last_to_first.append(turn_return)
+        discounted = gamma * turn_return
+    return last_to_first[::-1], outcome
 
 
 def turn_advantages(estimator: Estimator, returns: Sequence[Returns], k: int) -> torch.Tensor:
@@ -65,10 +70,13 @@ def turn_advantages(estimator: Estimator, returns: Sequence[Returns], k: int) ->
     longest = max(len(by_turn) for by_turn, _ in returns)
     # A rollout that has ended takes part in the baselines of later turns with its outcome. So,
     # without rewards of steps and with gamma = 1, all turns have the advantage of the trajectory.
-    table = torch.tensor(
-        [by_turn + [outcome] * (longest - len(by_turn)) for by_turn, outcome in returns]
-    )
-    return torch.stack([estimator(column.contiguous(), k) for column in table.T], dim=1)
+    padded = []
+    for by_turn, outcome in returns:
+        missing = longest - len(by_turn)
+        padded.append(by_turn + [outcome] * missing)
+    columns = torch.tensor(padded).T  # one for each turn
+    advantages = [estimator(column.contiguous(), k) for column in columns]
+    return torch.stack(advantages, dim=1)
 
 
 def turn_numbers(rollouts: Sequence[Tokens], width: int) -> torch.Tensor:

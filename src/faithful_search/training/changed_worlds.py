@@ -68,12 +68,11 @@ class ChangedWorlds:
         """
         if self.groups == "own":
             # Drawn by question and step, so that all processes and a resumed run draw the same
-            return [
-                random.Random(f"{self.world.seed}:{step}:{name}").random() < self.share
-                for name in ids
-            ]
+            draws = [random.Random(f"{self.world.seed}:{step}:{name}").random() for name in ids]
+            return [draw < self.share for draw in draws]
         unchanged = self.generations - round(self.share * self.generations)
-        return [(first + row) % self.generations >= unchanged for row in range(len(ids))]
+        places_in_group = [(first + row) % self.generations for row in range(len(ids))]
+        return [place >= unchanged for place in places_in_group]
 
     def questions(self, numbers: Sequence[int], first: int, step: int) -> list[Task]:
         """The questions with these numbers; those that are due for it in a changed world, if they
@@ -103,9 +102,10 @@ def with_stale(
     number of changed ones.
     """
     changed: dict[int, Task] = {}
+    wanted_count = round(share * len(tasks))
     # All in a random order, not a sample of that size, since some questions have no changed world
     for number in random.Random(world.seed).sample(range(len(tasks)), len(tasks)):
-        if len(changed) >= round(share * len(tasks)):
+        if len(changed) >= wanted_count:
             break
         task = world.change(tasks[number])
         if task is not None:

@@ -112,7 +112,7 @@ def _bundled_world(values: Mapping[str, Any]) -> dict[str, Any]:
     """Bundled questions, passages and facts in place of those from files and services."""
     replaced: dict[str, Any] = {}
     bundled = REPLACED["data"]
-    on_the_web = "none" not in (values["web_search"], values["browse"])
+    on_the_web = any(values[name] != "none" for name in ("web_search", "browse"))
     if values.get("cassette"):  # which replays recorded answers, without a network
         replaced |= {name: values[name] for name in ("web_search", "browse")}
     for name in ("corpus", "triples", "domain_corpus"):

@@ -106,9 +106,12 @@ def _only_states(decoder: torch.nn.Module, chosen: torch.Tensor) -> Iterator[Non
 def _states(cache: Any, ids: torch.Tensor, mask: torch.Tensor) -> list[States]:
     """The ids, keys and values of each row, without padding."""
     states = []
-    for row in range(len(ids)):
-        places = mask[row].nonzero()[:, 0]
-        span = slice(int(places[0]), int(places[-1]) + 1)
-        layers = [(layer.keys[row, :, span], layer.values[row, :, span]) for layer in cache.layers]
-        states.append(States(ids[row, span].tolist(), layers))
+    for row, (row_ids, row_mask) in enumerate(zip(ids, mask, strict=True)):
+        places = row_mask.nonzero()[:, 0]
+        first, last = int(places[0]), int(places[-1])
+        span = slice(first, last + 1)
+        layers = []
+        for layer in cache.layers:
+            layers.append((layer.keys[row, :, span], layer.values[row, :, span]))
+        states.append(States(row_ids[span].tolist(), layers))
     return states

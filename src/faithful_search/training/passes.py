@@ -176,16 +176,21 @@ def by_view(
     """
     longest = int(views.lengths.max())
     ids = input_ids[views.rows[:, None], views.columns]
-    sampled = torch.arange(longest, 0, -1, device=ids.device) <= views.lengths[:, None]
+    # A turn's own tokens are its view's last ones
+    from_end = torch.arange(longest, 0, -1, device=ids.device)
+    sampled = from_end <= views.lengths[:, None]
     results = forward(ids, views.mask, longest, sampled, **kwargs)
-    columns = views.columns[:, -longest:] - (input_ids.shape[1] - width)
-    rows = views.rows[:, None].expand_as(columns)[sampled]
+    # Where each sampled token stands in the batch
+    first_column = input_ids.shape[1] - width
+    columns = views.columns[:, -longest:] - first_column
+    rows = views.rows[:, None].expand_as(columns)
+    places = (rows[sampled], columns[sampled])
 
     def placed(values: Values) -> Values:
         """The values of turns in the places of their tokens in the batch."""
         if values is None or not values.dim():
             return values
         batch = values.new_zeros(len(input_ids), width)
-        return batch.index_put((rows, columns[sampled]), values[sampled])
+        return batch.index_put(places, values[sampled])
 
     return tuple(map(placed, results))

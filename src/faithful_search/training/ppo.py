@@ -149,8 +149,13 @@ class SearchPPOTrainer(SearchGRPOTrainer):
         columns = super()._forward(
             token_pass, trl_forward, model, ids, mask, logits_to_keep, written, **kwargs
         )
-        values, self._values = self._values, None
-        return *columns, torch.cat(values)[:, -logits_to_keep - 1 : -1] if values else None
+        recorded = self._values
+        self._values = None
+        values: torch.Tensor | None = None
+        if recorded:
+            # The state before a token is that at the column before it
+            values = torch.cat(recorded)[:, -logits_to_keep - 1 : -1]
+        return *columns, values
 
     def _estimated(self, rollouts: RolloutBatch, output: dict[str, Any]) -> dict[str, Any]:
         """PPO's columns of the batch; none in an evaluation.
@@ -166,8 +171,10 @@ class SearchPPOTrainer(SearchGRPOTrainer):
         with torch.no_grad():
             token_pass = self._read(self.model, output, batch_size=args.per_device_train_batch_size)
         values = cast(torch.Tensor, token_pass.values[VALUES])
-        judged = torch.tensor([score.value is not None for score in scores], device=numbers.device)
-        trained = (numbers > 0) & judged[:, None]
+        is_judged = torch.tensor(
+            [score.value is not None for score in scores], device=numbers.device
+        )
+        trained = (numbers > 0) & is_judged[:, None]
         rewards = token_rewards(scores, numbers, args.step_rewards)
         if self.beta and args.kl_in_reward:
             gap = torch.where(trained, token_pass.logps - output["ref_per_token_logps"], 0.0)
@@ -175,17 +182,16 @@ class SearchPPOTrainer(SearchGRPOTrainer):
             self._log_mean("kl", gap.sum() / trained.sum().clamp(min=1))
         valued = trained
         if args.gae_over_turns:  # only a turn's first token has a value, and the turn's rewards
-            first, place = turn_starts(numbers)
-            valued = first & trained
-            rewards = torch.zeros_like(rewards).scatter_add(1, place, rewards)
+            is_first, first_place = turn_starts(numbers)
+            valued = is_first & trained
+            rewards = torch.zeros_like(rewards).scatter_add(1, first_place, rewards)
         advantages = gae(rewards, values, valued, args.gamma, args.lam)
         returns = advantages + values
-        unexplained = _variance(returns - values, valued) / _variance(returns, valued).clamp(
-            min=1e-8
-        )
+        variance = _variance(returns, valued).clamp(min=1e-8)
+        unexplained = _variance(returns - values, valued) / variance
         self._log_mean("value/explained", 1 - unexplained)
-        if args.gae_over_turns:
-            advantages = advantages.gather(1, place)
+        if args.gae_over_turns:  # all tokens of a turn have the advantage of its first
+            advantages = advantages.gather(1, first_place)
         if args.whiten:
             advantages = self._whitened(advantages, trained)
         # The value's loss is divided by the number of tokens in an average batch, so that each
@@ -309,13 +315,15 @@ def token_rewards(scores: Iterable[Score], numbers: torch.Tensor, by_step: bool)
     rewards = torch.zeros(numbers.shape, device=numbers.device)
     for row, row_numbers, score in zip(rewards, numbers, scores, strict=True):
         earned, outcome = score.credit if by_step else ((), score.value or 0.0)
-        turns = row_numbers.tolist()
-        last_token = {turn: place for place, turn in enumerate(turns) if turn}
+        last_place: dict[int, int] = {}  # of each turn: later tokens replace earlier ones
+        for place, turn in enumerate(row_numbers.tolist()):
+            if turn:
+                last_place[turn] = place
         if earned:
-            for turn, place in last_token.items():
+            for turn, place in last_place.items():
                 row[place] += earned[turn - 1]
-        if last_token:
-            row[max(last_token.values())] += outcome
+        if last_place:
+            row[max(last_place.values())] += outcome
     return rewards
 
 

@@ -78,12 +78,14 @@ def build_trainer(flags: Flags, toolbox: Toolbox, reward: Reward) -> SearchGRPOT
     tasks = load_tasks(script.questions)
     warn_of_missing_gold(script, tasks)
     if script.stale:
-        tasks, changed = with_stale(
-            tasks, counterfactual_world(script, tasks, args.seed), script.stale
-        )
+        world = counterfactual_world(script, tasks, args.seed)
+        tasks, changed = with_stale(tasks, world, script.stale)
         PartialState().print(
             f"{changed} of {len(tasks)} training questions are asked in a changed world (--stale)"
         )
+    counterfactual = None
+    if args.counterfactual:
+        counterfactual = counterfactual_world(script, tasks, args.seed)
     where = {"revision": model_args.model_revision, "trust_remote_code": args.trust_remote_code}
     kind = SearchPPOTrainer if args.advantages == PPO else SearchGRPOTrainer
     trainer = kind(
@@ -96,9 +98,7 @@ def build_trainer(flags: Flags, toolbox: Toolbox, reward: Reward) -> SearchGRPOT
         dialect=script.dialect,
         limits=script.limits(args.max_completion_length or 0),
         generation_batch=script.generation_batch,
-        counterfactual_world=counterfactual_world(script, tasks, args.seed)
-        if args.counterfactual
-        else None,
+        counterfactual_world=counterfactual,
         trajectory_file=Path(cast(str, args.output_dir)) / "trajectories.jsonl",
         peft_config=get_peft_config(model_args),
     )
@@ -223,11 +223,10 @@ def trained(
         after = evaluate(trainer, script, measured, "after training")
         if player is not None and PartialState().is_main_process:
             print("\n".join(reached(Path(cast(str, args.output_dir)), player.turns)))
-        yield (
-            record_of(trainer, flags, before.evaluation, after)
-            if PartialState().is_main_process
-            else None
-        )
+        record = None
+        if PartialState().is_main_process:
+            record = record_of(trainer, flags, before.evaluation, after)
+        yield record
 
 
 def record_of(
@@ -287,7 +286,7 @@ def evaluate(
     controls = control_tasks(tasks, script.eval_controls)
     state.print(
         f"evaluating {len(tasks)} questions {when} (--eval_limit), "
-        f"and {len(controls)} controls (--eval_controls)"
+        f"and {len(controls)} controls (two for each of --eval_controls)"
     )
     limits, greedy = trainer.engine.limits, Sampling(temperature=0.0)
     engine = Engine(trainer.generator, trainer.toolbox, script.dialect, limits, greedy)

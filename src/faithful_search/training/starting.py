@@ -99,8 +99,11 @@ class RunArguments(EnvironmentArguments, JudgeArguments, StartArguments):
 
     def held_out(self) -> list[Task]:
         """The questions of the evaluations; none without `eval_limit`."""
-        many, seed = self.eval_limit, self.eval_sample_seed
-        return load_tasks(self.eval_questions, self.eval_split, many, seed=seed) if many else []
+        if not self.eval_limit:
+            return []
+        return load_tasks(
+            self.eval_questions, self.eval_split, self.eval_limit, seed=self.eval_sample_seed
+        )
 
 
 def parse_recipe(
@@ -198,17 +201,22 @@ def started(script: StartArguments, args: Any) -> Iterator[None]:
     with owned(Path(args.output_dir or "."), script.resume, script.overwrite):
         script.threads = choose_threads(script.threads)
         if args.device.type == "cpu":
-            # Have glibc keep freed memory: returning large blocks to the system and asking for them
-            # again, page by page and zeroed, takes up to half of a training step on a CPU. The
-            # price is that the process never shrinks.
-            mallopt = (
-                getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-            )  # musl has none
-            if mallopt and mallopt(-4, 0):  # M_MMAP_MAX
-                mallopt(-1, 2_000_000_000)  # M_TRIM_THRESHOLD
+            _keep_freed_memory()
         set_seed(args.seed)
         PartialState().print(f"{precision_line(args)}; CPU threads: {script.threads}")
         yield
+
+
+def _keep_freed_memory() -> None:
+    """Have glibc keep freed memory: returning large blocks to the system and asking for them again,
+    page by page and zeroed, takes up to half of a training step on a CPU. The price is that the
+    process never shrinks.
+    """
+    if sys.platform != "linux":
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
+    if mallopt and mallopt(-4, 0):  # M_MMAP_MAX
+        mallopt(-1, 2_000_000_000)  # M_TRIM_THRESHOLD
 
 
 @contextmanager

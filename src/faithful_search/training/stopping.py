@@ -14,9 +14,9 @@ from .endings import RESUME, Terminated
 class OrderlyStop(TrainerCallback):
     """Ends training with a checkpoint when a judge fails, or after SIGTERM.
 
-    A judge has failed when `silence` says what is wrong; every process sets it alike. SIGTERM,
-    which clusters send some time before they take a machine, counts if `on_sigterm` is true. The
-    steps that use the current rollouts are still made, so that a resumed run equals an
+    A judge has failed when `judge_failure` says what is wrong; every process sets it alike.
+    SIGTERM, which clusters send some time before they take a machine, counts if `on_sigterm` is
+    true. The steps that use the current rollouts are still made, so that a resumed run equals an
     uninterrupted one.
     """
 
@@ -27,7 +27,8 @@ class OrderlyStop(TrainerCallback):
         self.stopped = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.judge_failure, self.stopped = "", False
+        self.judge_failure = ""
+        self.stopped = False
         if self.on_sigterm:
             self._before = signal.signal(signal.SIGTERM, self._on_sigterm)
 
@@ -35,13 +36,17 @@ class OrderlyStop(TrainerCallback):
         self.sigterm_received = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        last = state.global_step >= state.max_steps
-        if args.between_generations(state.global_step) or last:
+        is_last = state.global_step >= state.max_steps
+        if not (args.between_generations(state.global_step) or is_last):
+            return
+        stop_for_sigterm = False
+        if self.on_sigterm and not is_last:
             # The processes tell each other whether one has received it, so that all save together
-            asks = self.on_sigterm and not last
-            stop_for_sigterm = asks and any(gather_object([self.sigterm_received]))
-            if stop_for_sigterm or self.judge_failure:
-                control.should_save = control.should_training_stop = self.stopped = True
+            stop_for_sigterm = any(gather_object([self.sigterm_received]))
+        if stop_for_sigterm or self.judge_failure:
+            control.should_save = True
+            control.should_training_stop = True
+            self.stopped = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.on_sigterm:

@@ -118,13 +118,17 @@ def choice_probability(
     the model has of the contexts' beginnings.
     """
     longest = max(map(len, choices))
-    make = _cache if any(state.ids for state in states) else None
-    logits = Batch(model, make, contexts, states, longest).logits
+    reads_on = any(state.ids for state in states)
+    make_cache = _cache if reads_on else None
+    logits = Batch(model, make_cache, contexts, states, keep=longest).logits
     padded = [[NO_TOKEN] * (longest - len(choice)) + list(choice) for choice in choices]
-    choice = torch.tensor(padded, device=logits.device)
-    logprobs = logits.float().log_softmax(-1).gather(2, choice.clamp(min=0)[..., None]).squeeze(-1)
+    tokens = torch.tensor(padded, device=logits.device)  # (contexts, longest)
+    of_vocabulary = logits.float().log_softmax(-1)
+    # `gather` needs some token in the padding, too: the first of the vocabulary
+    gathered = tokens.clamp(min=0)[..., None]
+    logprobs = of_vocabulary.gather(2, gathered).squeeze(-1)
     # Padding of shorter choices counts as probability 1.
-    return logprobs.masked_fill(choice == NO_TOKEN, 0.0).sum(-1).exp()
+    return logprobs.masked_fill(tokens == NO_TOKEN, 0.0).sum(-1).exp()
 
 
 def llds(
@@ -149,19 +153,20 @@ def llds(
 
     Returns the term, and the share of all actions that have become less likely.
     """
-    sampled = numbers > 0
-    loss_of_token = torch.where(sampled, old - logps, 0.0)  # of likelihood, in nats
+    is_sampled = numbers > 0
+    loss_of_token = torch.where(is_sampled, old - logps, 0.0)  # of likelihood, in nats
     # one column for each turn; column 0 belongs to tokens of no action
-    actions = loss_of_token.new_zeros(len(loss_of_token), int(numbers.max()) + 1)
-    loss_of_action = actions.scatter_add(1, numbers, loss_of_token.detach())
-    count = actions.scatter(1, numbers, 1.0)[:, 1:].sum().clamp(min=1)
+    zeros = loss_of_token.new_zeros(len(loss_of_token), int(numbers.max()) + 1)
+    loss_of_action = zeros.scatter_add(1, numbers, loss_of_token.detach())
+    is_action = zeros.scatter(1, numbers, 1.0)
+    has_fallen = loss_of_action > 0
     if advantages.dim() == 1:
         advantages = advantages[:, None]
-    in_fallen_action = (loss_of_action > 0).gather(1, numbers)
-    preserved = sampled & (advantages >= 0) & in_fallen_action
-    losses = torch.where(preserved, loss_of_token.clamp(min=0), 0.0)
-    term = losses.sum() / sampled.sum().clamp(min=1)
-    return term, (loss_of_action[:, 1:] > 0).sum() / count
+    is_preserved = is_sampled & (advantages >= 0) & has_fallen.gather(1, numbers)
+    losses = torch.where(is_preserved, loss_of_token.clamp(min=0), 0.0)
+    term = losses.sum() / is_sampled.sum().clamp(min=1)
+    fallen_share = has_fallen[:, 1:].sum() / is_action[:, 1:].sum().clamp(min=1)
+    return term, fallen_share
 
 
 def _cache(model: Any) -> Any:

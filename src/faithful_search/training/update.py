@@ -93,11 +93,12 @@ class UpdateTrainer(GRPOTrainer):
         # TRL gives the rollout prompts only, which do not say which questions these are.
         self.rollouts = RolloutBatch([row["task"] for row in inputs])
         output = super()._generate_and_score_completions(inputs)
-        rollouts, device = self.rollouts, output["advantages"].device
+        rollouts = self.rollouts
+        device = output["advantages"].device
         width = output["completion_ids"].shape[1]
+        are_right = [rollout.is_right(self.mix.outcome_name) for rollout in rollouts.local]
         output["turn_numbers"] = turn_numbers(rollouts.tokens, width).to(device)
-        right = [rollout.is_right(self.mix.outcome_name) for rollout in rollouts.local]
-        output["right"] = torch.tensor(right, device=device)
+        output["right"] = torch.tensor(are_right, device=device)
         output |= self._estimated(rollouts, output)
         if self._training and self.args.verdict_weight:
             output["probes"] = rollouts.probes  # lists are reordered and split with the columns
@@ -135,12 +136,12 @@ class UpdateTrainer(GRPOTrainer):
         outcome = cast(str, self.mix.outcome_name)
         gate = self.mix.gate
         outcomes = _tensor([rollout.components[outcome].value for rollout in rollouts.gathered])
-        valid = torch.ones(len(outcomes), dtype=torch.bool)
+        passes_gate = torch.ones(len(outcomes), dtype=torch.bool)
         if gate is not None:
-            gates = [rollout.components[gate.name].value for rollout in rollouts.gathered]
+            gate_values = [rollout.components[gate.name].value for rollout in rollouts.gathered]
             # A gate without a value, as its judge abstained, excludes no rollout.
-            valid = torch.tensor([value is None or value >= 1 for value in gates])
-        return informative(outcomes, valid, self._generations)
+            passes_gate = torch.tensor([value is None or value >= 1 for value in gate_values])
+        return informative(outcomes, passes_gate, self._generations)
 
     def _local_rows(self, gathered: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
         """This process's rows of a tensor over the global batch; `local` gives their number and
@@ -178,9 +179,8 @@ class UpdateTrainer(GRPOTrainer):
             # the one that needs most: sharded models need every process in every pass.
             largest = math.ceil(rows / pass_count) * columns
             tokens = views.columns.numel()
-            pass_count = largest_over(self.accelerator)(
-                max(pass_count, math.ceil(tokens / largest))
-            )
+            needed = max(pass_count, math.ceil(tokens / largest))
+            pass_count = largest_over(self.accelerator)(needed)
             read = partial(by_length, forward, passes=pass_count)
             token_pass.values = by_view(read, views, input_ids, logits_to_keep, **kwargs)
         else:
@@ -273,8 +273,9 @@ class UpdateTrainer(GRPOTrainer):
             agree = largest_over(self.accelerator)
             with self.accelerator.autocast():
                 moves = verdict_moves(model, inputs["probes"], at_once, agree, token_pass.states)
-            self._log_mean("verdict_term", moves.mean())
-            total = total - self.args.verdict_weight * moves.mean()
+            mean_move = moves.mean()
+            self._log_mean("verdict_term", mean_move)
+            total = total - self.args.verdict_weight * mean_move
         if self.args.llds:
             total = total + self.args.llds * self._preserved(model, inputs, logps)
         return total
@@ -337,8 +338,9 @@ class UpdateTrainer(GRPOTrainer):
         self, name: str, values: torch.Tensor, chosen: torch.Tensor | None = None
     ) -> None:
         """Log the mean over all processes of these values, or of those that are chosen."""
-        flat = values.detach().reshape(-1) if chosen is None else values.detach()[chosen]
-        sums = torch.stack([flat.sum(), flat.new_tensor(len(flat))])
+        values = values.detach()
+        counted = values.reshape(-1) if chosen is None else values[chosen]
+        sums = torch.stack([counted.sum(), counted.new_tensor(len(counted))])
         total, count = self.accelerator.reduce(sums, reduction="sum").tolist()
         if count:
             self._metrics["train"][name].append(total / count)

@@ -402,10 +402,12 @@ def unpack(body: bytes, encoding: str, most: int) -> bytes:
         Undecodable: the encoding is unknown, or the data is damaged.
     """
     names = [part.strip() for part in encoding.lower().split(",")]
-    names = [name for name in names if name not in ("", "identity")]
-    if len(names) > _MOST_LAYERS or not set(names) <= {"gzip", "x-gzip", "deflate"}:
+    layers = [name for name in names if name not in ("", "identity")]
+    if len(layers) > _MOST_LAYERS or not set(layers) <= {"gzip", "x-gzip", "deflate"}:
         raise Undecodable
-    for _ in names if body else ():
+    if not body:
+        return body
+    for _ in layers:  # each says by its own header which of the two it is
         body = _inflate(body, most)
     return body
 

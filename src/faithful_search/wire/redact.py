@@ -109,17 +109,22 @@ def redact(value: Any, secrets: Iterable[str] = ()) -> Any:
     """
     secret_texts = set(filter(None, secrets))
     for name, content in os.environ.items():
-        if _VARIABLES.search(name) and not _PLACES.search(name):
-            # Some variables hold a list of keys, which a program then uses one by one.
-            parts = [content, *re.split(r"[,;\s]+", content)]
-        else:
-            # The passwords of the URLs in it
-            parts = [userinfo.partition(":")[2] for userinfo in _USERINFO.findall(content)]
-        # MAX_TOKENS and its like are settings: their numbers would be taken out of answers.
-        if name.upper().endswith("TOKENS"):
-            parts = [part for part in parts if not part.isdigit()]
-        secret_texts.update(part for part in parts if len(part) >= SHORTEST)
+        secret_texts.update(_secrets_in(name, content))
     return _walk(value, _forms(frozenset(secret_texts)))
+
+
+def _secrets_in(name: str, content: str) -> list[str]:
+    """The keys and passwords in an environment variable."""
+    if _VARIABLES.search(name) and not _PLACES.search(name):
+        # Some variables hold a list of keys, which a program then uses one by one.
+        parts = [content, *re.split(r"[,;\s]+", content)]
+    else:
+        # The passwords of the URLs in it
+        parts = [userinfo.partition(":")[2] for userinfo in _USERINFO.findall(content)]
+    # MAX_TOKENS and its like are settings: their numbers would be taken out of answers.
+    if name.upper().endswith("TOKENS"):
+        parts = [part for part in parts if not part.isdigit()]
+    return [part for part in parts if len(part) >= SHORTEST]
 
 
 @lru_cache(maxsize=8)
@@ -131,14 +136,17 @@ def _forms(secrets: frozenset[str]) -> re.Pattern[str]:
         in_urls = (
             quote(secret, safe="", errors="replace"),
             quote_plus(secret, errors="replace"),
-            "".join(f"%{byte:02X}" for byte in data),
+            "".join(f"%{byte:02X}" for byte in data),  # every character, as some clients do
         )
         for encoded in in_urls:
             forms.add(encoded)
             forms.add(re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), encoded))
-        forms.update((json.dumps(secret)[1:-1], repr(secret)[1:-1], html.escape(secret)))
+        forms.add(json.dumps(secret)[1:-1])  # without the quotes
+        forms.add(repr(secret)[1:-1])
+        forms.add(html.escape(secret))
         if len(data) >= SHORTEST:
-            forms.update((data.hex(), data.hex().upper()))
+            forms.add(data.hex())
+            forms.add(data.hex().upper())
             forms.update(_base64(data))
     # The longest first: one key may be the beginning of another, whose end would stay.
     ordered = sorted(filter(None, forms), key=lambda form: (-len(form), form))

@@ -65,15 +65,15 @@ def read_thought(text: str, world: World) -> Thought:
     ]
     conclusion = sentences.concluding.search(text)
     answer = "" if conclusion is None else conclusion["answer"]
-    rest = text
+    unread = text
     for pattern in sentences:
-        rest = pattern.sub("", rest)
+        unread = pattern.sub("", unread)
     return Thought(
         states=tuple(states),
         misses=_facts(sentences.missing, text),
         needs=_facts(sentences.needing, text),
         answer=answer,
-        rest=rest.strip(),
+        rest=unread.strip(),
     )
 
 

@@ -92,13 +92,13 @@ def load(path: str | os.PathLike[str], split: Split | None = None) -> list[Label
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.name.endswith(endings))
     rows_of_files = {file: list(_read(file)) for file in [*files, *_test_files(files, endings)]}
-    held_out: set[tuple[str, str]] = set()  # by source and digest
-    for row, keys in chain.from_iterable(rows_of_files.values()):
+    held_out: defaultdict[str, set[str]] = defaultdict(set)  # digests by source
+    for row, digests in chain.from_iterable(rows_of_files.values()):
         if row.split == "heldout":
-            held_out.update((row.source, key) for key in keys)
+            held_out[row.source].update(digests)
     rows: list[Labelled] = []
-    for row, keys in chain.from_iterable(rows_of_files[file] for file in files):
-        if row.split == "train" and any((row.source, key) in held_out for key in keys):
+    for row, digests in chain.from_iterable(rows_of_files[file] for file in files):
+        if row.split == "train" and not held_out[row.source].isdisjoint(digests):
             row = msgspec.structs.replace(row, split="overlap")
         rows.append(row)
     if not rows:
@@ -113,12 +113,10 @@ def _test_files(files: Sequence[Path], endings: Sequence[str]) -> list[Path]:
     """AttributionBench's test file, where only others of its files are loaded: their rows must
     leave `train` if they share something with it.
     """
-    tests = {
-        file.with_name(f"{TEST_FILE}{ending}")
-        for file in files
-        if file.name.startswith("attributionbench")
-        for ending in endings
-    }
+    tests: set[Path] = set()
+    for file in files:
+        if file.name.startswith("attributionbench"):
+            tests.update(file.with_name(f"{TEST_FILE}{ending}") for ending in endings)
     return [file for file in tests.difference(files) if file.exists()]
 
 
@@ -127,14 +125,16 @@ def sample(rows: Iterable[Labelled], per_source: int, seed: int = 0) -> list[Lab
     smaller ones.
     """
     rows = list(rows)
-    places: dict[str, list[int]] = defaultdict(list)  # by source
+    places_by_source: dict[str, list[int]] = defaultdict(list)
     for place, row in enumerate(rows):
-        places[row.source].append(place)
+        places_by_source[row.source].append(place)
+
+    def rank_at(place: int) -> str:
+        return rank(seed, rows[place].id)
+
     chosen: list[int] = []
-    for places_of_source in places.values():
-        chosen += heapq.nsmallest(
-            per_source, places_of_source, key=lambda place: rank(seed, rows[place].id)
-        )
+    for places in places_by_source.values():
+        chosen += heapq.nsmallest(per_source, places, key=rank_at)
     return [rows[place] for place in sorted(chosen)]
 
 
@@ -160,9 +160,12 @@ class RecordedJudge(Judge):
         verdicts: dict[Pair, Verdict] = {}
         for row in rows:
             # Without a p the label counts as certain
-            verdict = Verdict(float(row.label) if row.p is None else row.p, row.label)
-            alike = verdicts.get(row.pair, verdict).label == row.label
-            verdicts[row.pair] = verdict if alike else Verdict(None, None, "labelled both ways")
+            p = float(row.label) if row.p is None else row.p
+            earlier = verdicts.get(row.pair)
+            if earlier is None or earlier.label == row.label:
+                verdicts[row.pair] = Verdict(p, row.label)
+            else:
+                verdicts[row.pair] = Verdict(None, None, "labelled both ways")
         lines = [f"{pair} {verdict.p} {verdict.label}" for pair, verdict in verdicts.items()]
         digest = hashlib.sha256("\n".join(lines).encode())
         return cls(f"labels@{digest.hexdigest()[:12]}", verdicts)
@@ -224,7 +227,10 @@ def parse_judges(specs: Iterable[str], trust_remote_code: bool = False) -> Judge
     judges: dict[str, Judge] = {}
     unmeasured: dict[str, str] = {}
     times: Counter[str] = Counter()
-    for spec in chain.from_iterable(PRESETS if spec == "presets" else [spec] for spec in specs):
+    each_spec: list[str] = []
+    for spec in specs:
+        each_spec += PRESETS if spec == "presets" else [spec]
+    for spec in each_spec:
         try:
             name, judge = parse_judge(spec, trust_remote_code)
         except WeightsError as error:
@@ -248,7 +254,7 @@ def _read(path: Path) -> Iterator[tuple[Labelled, Sequence[str]]]:
     kind: str | None = None
     for number, row in enumerate(map(_without_nan, read_rows(path, beyond=True)), start=1):
         if kind is None:
-            kind = next((name for name, columns in KNOWN.items() if row.keys() >= set(columns)), "")
+            kind = _kind_of(row)
         try:
             for plain_row in _plain(row, kind):
                 yield _labelled(plain_row, f"{stem}:{number}", stem)
@@ -257,6 +263,14 @@ def _read(path: Path) -> Iterator[tuple[Labelled, Sequence[str]]]:
             if isinstance(error, KeyError):
                 problem = f"no column {error}; it has: {', '.join(row)}"
             raise DataError(f"{path}, row {number}: {problem}") from error
+
+
+def _kind_of(row: Row) -> str:
+    """The known kind of file that has rows with these columns; empty for none."""
+    for kind, columns in KNOWN.items():
+        if row.keys() >= set(columns):
+            return kind
+    return ""
 
 
 def _without_nan(row: Row) -> Row:

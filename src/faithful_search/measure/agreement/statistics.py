@@ -66,9 +66,11 @@ def cohen_kappa(
     (x, y), groups, abstained = _complete((a, b), groups)
 
     def kappa(sums: Floats) -> Floats:
+        # p_o and p_e times n²: they are whole numbers then, so that perfect agreement is exactly 1
         alike, yes_x, yes_y, n = sums.T
-        chance = yes_x * yes_y + (n - yes_x) * (n - yes_y)
-        return divided(alike * n - chance, n * n - chance)
+        observed = alike * n
+        by_chance = yes_x * yes_y + (n - yes_x) * (n - yes_y)
+        return divided(observed - by_chance, n * n - by_chance)
 
     features = np.column_stack([x == y, x, y, np.ones(len(x))])
     return _counted(bootstrap(features, kappa, groups, draws, seed), abstained)
@@ -92,15 +94,18 @@ def fleiss_kappa(
     columns, groups, abstained = _complete(ratings, groups)
     k = len(ratings)
     yes = np.sum(columns, axis=0)
+    no = k - yes
 
     def kappa(sums: Floats) -> Floats:
-        # Above and below are multiplied by (k - 1) · ratings²: they are sums of whole numbers then,
-        # so that perfect agreement is exactly 1
-        squares, yeses, ratings = sums.T
-        chance = (k - 1) * (yeses * yeses + (ratings - yeses) ** 2)
-        return divided((squares - ratings) * ratings - chance, (k - 1) * ratings * ratings - chance)
+        # Mean P_i and P_e times (k - 1) · labels²: they are sums of whole numbers then, so that
+        # perfect agreement is exactly 1
+        squares, yes_labels, labels = sums.T
+        observed = (squares - labels) * labels
+        by_chance = (k - 1) * (yes_labels * yes_labels + (labels - yes_labels) ** 2)
+        most = (k - 1) * labels * labels
+        return divided(observed - by_chance, most - by_chance)
 
-    features = np.column_stack([yes**2 + (k - yes) ** 2, yes, np.full(len(yes), k)])
+    features = np.column_stack([yes**2 + no**2, yes, np.full(len(yes), k)])
     return _counted(bootstrap(features, kappa, groups, draws, seed), abstained)
 
 
@@ -115,12 +120,8 @@ def auroc(
     (truth, scores), groups, abstained = _complete((labels, p), groups)
     if not len(truth):
         return _counted(NOTHING, abstained)
-    unit = numbered(range(len(truth)) if groups is None else groups)
-    share_won = _share_won(truth, scores)
-    n = int(unit.max()) + 1
-    value = float(share_won(np.ones((1, len(unit))))[0])
-    blocks = (share_won(weights[:, unit]) for weights in resampled(n, draws, seed))
-    return _counted(percentile_interval(value, blocks, n), abstained)
+    estimate = _weighted_bootstrap(_share_won(truth, scores), len(truth), groups, draws, seed)
+    return _counted(estimate, abstained)
 
 
 def auroc_difference(
@@ -142,32 +143,47 @@ def auroc_difference(
     (truth, first, second), groups, abstained = _complete((labels, a, b), groups)
     if not len(truth):
         return _counted(NOTHING, abstained)
-    unit = numbered(range(len(truth)) if groups is None else groups)
-    won_by_first, won_by_second = _share_won(truth, first), _share_won(truth, second)
+    won_by_first = _share_won(truth, first)
+    won_by_second = _share_won(truth, second)
 
     def difference(weights: Floats) -> Floats:
         return won_by_second(weights) - won_by_first(weights)
 
-    n = int(unit.max()) + 1
-    value = float(difference(np.ones((1, len(unit))))[0])
-    blocks = (difference(weights[:, unit]) for weights in resampled(n, draws, seed))
-    return _counted(percentile_interval(value, blocks, n), abstained)
+    estimate = _weighted_bootstrap(difference, len(truth), groups, draws, seed)
+    return _counted(estimate, abstained)
+
+
+def _weighted_bootstrap(
+    statistic: Callable[[Floats], Floats], pairs: int, groups: Groups, draws: int, seed: int
+) -> Estimate:
+    """`bootstrap` of a statistic that is no function of sums: it takes how often each pair is
+    drawn, (draws, pairs), and returns its values, (draws,).
+    """
+    unit = numbered(range(pairs) if groups is None else groups)
+    units = int(unit.max()) + 1
+    value = float(statistic(np.ones((1, pairs)))[0])
+    # A pair is drawn as often as its group
+    blocks = (statistic(weights[:, unit]) for weights in resampled(units, draws, seed))
+    return percentile_interval(value, blocks, units)
 
 
 def _share_won(truth: Floats, scores: Floats) -> Callable[[Floats], Floats]:
-    """A function from (draws, pairs) weights to the AUROC of each draw."""
+    """A function from weights, (draws, pairs), to the AUROC of each draw, (draws,)."""
     order = np.argsort(scores, kind="stable")
     truth = truth[order]
     ranked = scores[order]
-    starts = np.flatnonzero(np.r_[True, ranked[1:] != ranked[:-1]])  # of the runs of equal scores
+    is_start = np.r_[True, ranked[1:] != ranked[:-1]]  # of a run of equal scores
+    starts = np.flatnonzero(is_start)
 
     def share_won(weights: Floats) -> Floats:
         weights = weights[:, order]
+        # The weights of the true and of the false pairs with each score, by rising score
         true = np.add.reduceat(weights * truth, starts, axis=1)
         false = np.add.reduceat(weights * (1 - truth), starts, axis=1)
         false_below = np.cumsum(false, axis=1) - false
         won = (true * (false_below + false / 2)).sum(axis=1)
-        return divided(won, true.sum(axis=1) * false.sum(axis=1))
+        contests = true.sum(axis=1) * false.sum(axis=1)
+        return divided(won, contests)
 
     return share_won
 
@@ -194,7 +210,9 @@ def calibration_error(
     features = np.column_stack([gap[:, None] * is_member, np.ones(len(gap))])
 
     def error(sums: Floats) -> Floats:
-        return divided(np.abs(sums[:, :-1]).sum(axis=1), sums[:, -1])
+        gaps_of_bins = sums[:, :-1]
+        pairs = sums[:, -1]
+        return divided(np.abs(gaps_of_bins).sum(axis=1), pairs)
 
     return _counted(bootstrap(features, error, groups, draws, seed), abstained)
 
@@ -229,9 +247,10 @@ def reliability(labels: Labels, p: Probabilities, bins: int = BINS) -> list[Bin]
 
 def _bins(scores: Floats, bins: int) -> NDArray[np.int64]:
     """The number of each score's bin, by its rank. Equal scores have the middle of their ranks."""
-    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    middle = np.cumsum(counts) - counts / 2
-    return np.floor(middle / max(1, len(scores)) * bins).astype(np.int64)[inverse]
+    _, place_of_score, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    middle_ranks = np.cumsum(counts) - counts / 2
+    bin_of_place = np.floor(middle_ranks / max(1, len(scores)) * bins).astype(np.int64)
+    return bin_of_place[place_of_score]
 
 
 def _complete(columns: Sequence[Sequence], groups: Groups) -> tuple[list[Floats], Groups, int]:
@@ -245,7 +264,8 @@ def _complete(columns: Sequence[Sequence], groups: Groups) -> tuple[list[Floats]
         raise DataError(
             f"raters, labels and groups must have one entry for each pair, found {sorted(lengths)}"
         )
-    places = [place for place, row in enumerate(zip(*columns, strict=True)) if None not in row]
+    rows = zip(*columns, strict=True)
+    places = [place for place, row in enumerate(rows) if None not in row]
     complete = []
     for column in columns:
         values = [column[place] for place in places]

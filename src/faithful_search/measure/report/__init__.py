@@ -67,12 +67,12 @@ def telling(audit: "Audit") -> list[str]:
     others in the order of `TELLING`.
     """
     valued = [name for name, row in audit.rows.items() if row.value is not None or row.abstained]
-    chosen = list(extremes(audit) or ())
+    by_importance = list(extremes(audit) or ())
     about_citations = [name for name in valued if name.startswith(CITATIONS)]
     if any(_applies_to_most(audit, name) for name in about_citations):
-        chosen += [name for name in about_citations if name not in chosen]
-    chosen += sorted((name for name in valued if name not in chosen), key=_rank)
-    first = chosen[:SHOWN]
+        by_importance += about_citations
+    by_importance += sorted(valued, key=_rank)
+    first = list(dict.fromkeys(by_importance))[:SHOWN]
     return [name for name in audit.rows if name in first]
 
 
@@ -155,6 +155,12 @@ def _suspicions(audit: "Audit") -> list[str]:
     elif audit.bare * 2 > audit.n:
         lines.append(
             f"No searches found in {audit.bare:,} of {audit.n:,} rows: is this the right column?"
+        )
+    gold_is_named = audit.settings.get("gold_column") is not None
+    if audit.own_gold * 2 > audit.n and not gold_is_named:
+        lines.append(
+            f"The gold answers of {audit.own_gold:,} of {audit.n:,} rows are what the agent itself "
+            "said, word for word: is this the right column? --gold-column names another."
         )
     unanswered = _unanswered(audit)
     if unanswered is not None:
@@ -285,18 +291,15 @@ def _unanswered(audit: "Audit") -> str | None:
     """A sentence that says that most rows have no answer, and which call may be one; `None` if most
     have one.
     """
-    answered = audit.rows.get("answered")
-    if answered is None or answered.value is None or answered.value >= 0.5:
+    if audit.unanswered * 2 <= audit.n:
         return None
-    number = sum(audit.ends_in.values())
-    without = round(audit.n * (1 - answered.value))
-    if not audit.ends_in or number * 2 < without:
-        return f"{without:,} of {audit.n:,} rows end without an answer."
+    rows = f"{audit.unanswered:,} of {audit.n:,} rows end without an answer"
+    if not audit.ends_in or sum(audit.ends_in.values()) * 2 < audit.unanswered:
+        return f"{rows}."
     tool, calls = max(audit.ends_in.items(), key=lambda entry: entry[1])
     tool = as_line(tool)
     return (
-        f"{without:,} of {audit.n:,} rows end without an answer, {calls:,} of them in a "
-        f"call of {tool}: is it the answer? (--answer-tool {tool})"
+        f"{rows}, {calls:,} of them in a call of {tool}: is it the answer? (--answer-tool {tool})"
     )
 
 

@@ -14,11 +14,12 @@ import hashlib
 import math
 import os
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from functools import cache
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -77,12 +78,12 @@ def write(
     written.
     """
     rows_shown = dict(rollouts)
-    values: dict[str, array[float]] = {}
+    values: defaultdict[str, array[float]] = defaultdict(lambda: array("d"))
     rows: dict[int, dict[str, Score]] = {}
     for line in read_scores(scores, audit.n + audit.errors):
         for name, cell in line.scores.items():
             if cell.value is not None:
-                values.setdefault(name, array("d")).append(cell.value)
+                values[name].append(cell.value)
         if line.row in rows_shown:
             rows[line.row] = {name: cell.score for name, cell in line.scores.items()}
     limits = {
@@ -91,14 +92,11 @@ def write(
         **audit.bounds,
     }
     share = min(ROW, PAGE // max(1, len(rows_shown)))
-    best, worst = extremes(audit) or (None, None)
-    right = next((name for name in audit.rows if name.startswith(RIGHT)), None)
-    # By the first word of a sentence, how the page's script filters and orders the rows for it
-    views = {
-        "Right": {"metric": right, "order": "worst"},
-        "Best": {"metric": best, "order": "best"},
-        "Worst": {"metric": worst, "order": "worst"},
-    }
+    views = _views(audit)
+    examples: dict[str, str] = {}
+    for trajectory in rows_shown.values():
+        for issue in trajectory.all_issues():
+            examples[issue.kind] = issue.why
     first = telling(audit)
     return render(
         path,
@@ -110,17 +108,24 @@ def write(
         first=first,
         others=[name for name in audit.rows if name not in first],
         histograms=[_histogram(name, column, limits[name]) for name, column in values.items()],
-        examples={
-            issue.kind: issue.why
-            for trajectory in rows_shown.values()
-            for issue in trajectory.all_issues()
-        },
+        examples=examples,
         lower=[name for name in audit.rows if about(name).direction < 0],
         rollouts=[
             fields(row, trajectory, rows.get(row, {}), share, first)
             for row, trajectory in rows_shown.items()
         ],
     )
+
+
+def _views(audit: Audit) -> dict[str, dict[str, str | None]]:
+    """How the page's script filters and orders the rows for a sentence, by its first word."""
+    best, worst = extremes(audit) or (None, None)
+    right = next((name for name in audit.rows if name.startswith(RIGHT)), None)
+    return {
+        "Right": {"metric": right, "order": "worst"},
+        "Best": {"metric": best, "order": "best"},
+        "Worst": {"metric": worst, "order": "worst"},
+    }
 
 
 def write_comparison(path: PathLike, comparison: Comparison, sides: Sequence[Side]) -> Path:
@@ -319,23 +324,23 @@ class _TextBudget:
     def __init__(self, characters: int) -> None:
         self.left = characters
 
-    def __call__(self, text: str, known: str | None = None) -> dict[str, Any]:
+    def __call__(self, text: str, reference: str | None = None) -> dict[str, Any]:
         """The pieces of a text that are shown and those that are folded, and how many characters
-        are left out. With a `known` text, words that it lacks are marked.
+        are left out. With a `reference` text, words that it lacks are marked.
         """
         beginning = text[: min(OPEN + FOLDED, self.left)]
         self.left -= len(beginning)
         return {
-            "shown": _pieces(beginning[:OPEN], known),
-            "folded": _pieces(beginning[OPEN:], known),
+            "shown": _pieces(beginning[:OPEN], reference),
+            "folded": _pieces(beginning[OPEN:], reference),
             "left_out": len(text) - len(beginning),
         }
 
 
-def _pieces(text: str, known: str | None) -> list[tuple[str, bool]]:
+def _pieces(text: str, reference: str | None) -> list[tuple[str, bool]]:
     """The text in pieces, each with whether it is marked."""
-    if known is not None:
-        return pieces(text, known)
+    if reference is not None:
+        return pieces(text, reference)
     return [(text, False)] if text else []
 
 
@@ -355,33 +360,29 @@ def _steps(
     for source in sources:
         cited.update(passage.evidence.id for passage in source.passages)
     citations = "\n".join(reading.text[cut.start : cut.end] for cut in reading.cuts)
-    answering = [
-        number for number, step in enumerate(trajectory.steps, 1) if step.answer is not None
-    ]
-    last_answer = answering[-1] if answering else 0
-    known_text = trajectory.question or ""
+    last_answer = _last_answer(trajectory)
+    text_so_far = trajectory.question or ""
     has_evidence = False
     for number, step in enumerate(trajectory.steps[:MOST], start=1):
         # Before the first evidence every word would be marked
-        known = known_text if has_evidence else None
+        reference = text_so_far if has_evidence else None
         think = call = answer = None
         if step.think is not None:
-            think = text(step.think.strip(), known)
+            think = text(step.think.strip(), reference)
         if step.call is not None and step.call.name:
             call = text(arguments_of(step.call))
         if step.answer is not None:
-            answer = text(step.answer, f"{known}\n{citations}" if known else known)
+            answer = text(step.answer, f"{reference}\n{citations}" if reference else reference)
+        step_sources = sources[:MOST] if number == last_answer else []
         yield {
             "number": number,
             "step": step,
             # An id that was never returned is made up, and shown as such
-            "refs": [(id[:_LINE], id in returned) for id in step.refs[:MOST]],
+            "refs": [(name[:_LINE], name in returned) for name in step.refs[:MOST]],
             "think": think,
             "call": call,
             "answer": answer,
-            "sources": [_linked(row, source) for source in sources[:MOST]]
-            if number == last_answer
-            else [],
+            "sources": [_linked(row, source) for source in step_sources],
             "evidence": [
                 (passage, passage.id in cited, text(passage.text))
                 for passage in step.evidence[:MOST]
@@ -391,7 +392,16 @@ def _steps(
         }
         has_evidence = has_evidence or bool(step.evidence)
         passages = [f"{passage.title}\n{passage.text}" for passage in step.evidence]
-        known_text = "\n".join([known_text, *passages, step.note])
+        text_so_far = "\n".join([text_so_far, *passages, step.note])
+
+
+def _last_answer(trajectory: Trajectory) -> int:
+    """The number of the last step with an answer; 0 where there is none."""
+    number_of_last = 0
+    for number, step in enumerate(trajectory.steps, start=1):
+        if step.answer is not None:
+            number_of_last = number
+    return number_of_last
 
 
 def _linked(row: int | None, source: Referent) -> dict[str, Any]:
@@ -448,13 +458,12 @@ def _marks(scores: Mapping[str, Score]) -> dict[int, list[dict[str, Any]]]:
     """What the scores say of each step, by its number: the verdicts on pairs, the checks of the
     agent's own verdicts, and the steps that count against a metric or were probed.
     """
-    marks: dict[int, list[dict[str, Any]]] = {}
+    marks: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
     for name, score in scores.items():
-        entries = [*_pair_marks(score), *_check_marks(score), *_step_marks(score)]
-        for step, entry in entries:
-            plain = {"metric": name, "level": "", "p": None, "claim": "", "why": ""}
-            marks.setdefault(step, []).append({**plain, **entry})
-    return marks
+        empty = {"metric": name, "level": "", "p": None, "claim": "", "why": ""}
+        for step, entry in chain(_pair_marks(score), _check_marks(score), _step_marks(score)):
+            marks[step].append({**empty, **entry})
+    return dict(marks)
 
 
 def _pair_marks(score: Score) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -479,17 +488,15 @@ def _check_marks(score: Score) -> Iterator[tuple[int, dict[str, Any]]]:
     """The checks of the agent's own verdicts. The first step has none, since nothing was returned
     before it.
     """
-    checks = zip(*(score.parts.get(check, ()) for check in CHECKS), strict=True)
-    for step, passed in enumerate(checks, start=2):
+    columns = [score.parts.get(check, ()) for check in CHECKS]
+    for step, passed in enumerate(zip(*columns, strict=True), start=2):
         failed = [check for check, ok in zip(CHECKS, passed, strict=True) if not ok]
-        yield (
-            step,
-            {
-                "shown": f"not {', '.join(failed)}" if failed else "holds",
-                "level": "no" if failed else "yes",
-                "p": sum(passed) / len(passed),
-            },
-        )
+        entry = {
+            "shown": f"not {', '.join(failed)}" if failed else "holds",
+            "level": "no" if failed else "yes",
+            "p": sum(passed) / len(passed),
+        }
+        yield step, entry
 
 
 def _step_marks(score: Score) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -500,5 +507,5 @@ def _step_marks(score: Score) -> Iterator[tuple[int, dict[str, Any]]]:
         if isinstance(step, int):
             yield step, {"shown": "counts against it", "level": "no"}
         else:
-            shown = f"p(yes) {step['q']:.2f}, with changed evidence {step['q_perturbed']:.2f}"
-            yield step["step"], {"shown": shown}
+            change = f"p(yes) {step['q']:.2f}, with changed evidence {step['q_perturbed']:.2f}"
+            yield step["step"], {"shown": change}

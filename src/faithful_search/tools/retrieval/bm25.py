@@ -49,7 +49,8 @@ class BM25Index(Index):
         self.model.load_scores(folder, *files, num_docs=len(passages), mmap=True)
         # Plain arrays over the same maps: slicing a memmap is slow, and numba does not know it.
         data, indices, indptr = [np.asarray(self.model.scores[name]) for name in _ARRAYS]
-        if len(indptr) != len(vocabulary) + 1 or not indptr[-1] == len(data) == len(indices):
+        fits_vocabulary = len(indptr) == len(vocabulary) + 1
+        if not fits_vocabulary or not (indptr[-1] == len(data) == len(indices)):
             raise ValueError("its parts do not fit each other")
         self.model.scores |= {"data": data, "indices": indices, "indptr": indptr}
 
@@ -68,8 +69,9 @@ class BM25Index(Index):
         with progress("counting words", len(passages)) as bar:
             for batch in passages.batches():
                 for passage in batch:
-                    text = f"{passage.title} {passage.text}"
-                    numbers = [vocabulary.setdefault(w, len(vocabulary)) for w in words(text)]
+                    numbers = []
+                    for word in words(f"{passage.title} {passage.text}"):
+                        numbers.append(vocabulary.setdefault(word, len(vocabulary)))
                     passages_as_numbers.append(array("i", numbers))
                 bar.update(len(batch))
         model = bm25s.BM25()
@@ -109,10 +111,13 @@ class BM25Index(Index):
         # bm25s' own selection returns equals in any order, and passages without a word of the
         # query. Here: all that are at least as good as the top_k-th, best first, of equals the
         # earlier.
-        least = np.partition(scores, -top_k)[-top_k] if len(scores) > top_k else 0.0
-        candidates = np.flatnonzero(scores >= least) if least > 0 else np.flatnonzero(scores)
-        order = np.argsort(-scores[candidates], kind="stable")
-        best = candidates[order][:top_k]
+        least_score = 0.0
+        if len(scores) > top_k:
+            least_score = np.partition(scores, -top_k)[-top_k]
+        is_candidate = scores >= least_score if least_score > 0 else scores
+        candidates = np.flatnonzero(is_candidate)
+        best_first = np.argsort(-scores[candidates], kind="stable")
+        best = candidates[best_first][:top_k]
         return list(map(self.passages.get, best.tolist(), scores[best].tolist()))
 
 
@@ -128,9 +133,11 @@ def rank(query: str, texts: Sequence[str]) -> list[tuple[int, float]]:
         [1]
     """
     query_words = list(dict.fromkeys(words(query)))
-    query_words = [word for word in query_words if word not in FUNCTION_WORDS] or query_words
+    content_words = [word for word in query_words if word not in FUNCTION_WORDS]
     # All other words of a text count for its length only, and are one word with the number 0.
-    vocabulary = {word: number for number, word in enumerate(["", *query_words])}
+    vocabulary = {"": 0}
+    for number, word in enumerate(content_words or query_words, start=1):
+        vocabulary[word] = number
     texts_as_numbers = []
     for text in texts:
         texts_as_numbers.append([vocabulary.get(word, 0) for word in words(text)])

@@ -4,6 +4,7 @@ import math
 import mmap
 from abc import ABC, abstractmethod
 from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -25,6 +26,7 @@ MOST_INLINE = 100_000
 """Passages up to which an index that is `inline` is searched on the event loop."""
 
 _PASSAGE = msgspec.json.Decoder(Evidence)
+_Key = tuple[str, str]  # a passage's source and text, by which parts of an index find the same
 # Of reciprocal rank fusion: the constant k, of which a greater one lets the first ranks stand out
 # less, and how many passages each part is asked for, at least.
 _FUSION_K = 60
@@ -186,18 +188,28 @@ class HybridIndex(Index):
 
 def _fused(rankings: Sequence[list[Evidence]], top_k: int) -> list[Evidence]:
     """The rankings of the parts for one query as one."""
-    # By source and text: each passage as the first part has it, and its share from each part
-    passages: dict[tuple[str, str], Evidence] = {}
-    shares: dict[tuple[str, str], list[float]] = {}
+    passages: dict[_Key, Evidence] = {}  # each as the first part that found it has it
+    shares: defaultdict[_Key, list[float]] = defaultdict(list)  # from each part that found it
     for ranking in rankings:
-        # What a part returns twice counts once.
-        distinct: dict[tuple[str, str], Evidence] = {}
-        for passage in ranking:
-            distinct.setdefault((passage.source, passage.text), passage)
-        for rank, key in enumerate(distinct, start=1):
-            shares.setdefault(key, []).append(1 / (_FUSION_K + rank))
-            passages.setdefault(key, distinct[key])
-    # Rounded, so that sums of the same shares in another order are equal.
-    scores = {key: round(math.fsum(parts), 12) for key, parts in shares.items()}
-    best = sorted(scores, key=scores.__getitem__, reverse=True)[:top_k]
-    return [msgspec.structs.replace(passages[key], score=round(scores[key], 6)) for key in best]
+        for rank, (key, passage) in enumerate(_distinct(ranking).items(), start=1):
+            passages.setdefault(key, passage)
+            shares[key].append(1 / (_FUSION_K + rank))
+    scores: dict[_Key, float] = {}
+    for key, shares_of_passage in shares.items():
+        # Rounded, so that sums of the same shares in another order are equal.
+        scores[key] = round(math.fsum(shares_of_passage), 12)
+    best_first = sorted(scores, key=scores.__getitem__, reverse=True)
+    fused = []
+    for key in best_first[:top_k]:
+        fused.append(msgspec.structs.replace(passages[key], score=round(scores[key], 6)))
+    return fused
+
+
+def _distinct(ranking: list[Evidence]) -> dict[_Key, Evidence]:
+    """The passages of a ranking by what they are told apart by: one that a part returns twice
+    counts once, at its better rank.
+    """
+    passages: dict[_Key, Evidence] = {}
+    for passage in ranking:
+        passages.setdefault((passage.source, passage.text), passage)
+    return passages
