@@ -45,6 +45,7 @@ BOUNDED = {
 """Patterns that are never given a long text, or not such a one, and why."""
 MATCHED = (
     "citations.reading._NO_SENTENCE",
+    "columns._APART",
     "dialects.tool_calls._CODE",
     "formats.call_markup._LEAD",
     "formats.messages._OPENS_RESULT",
