@@ -54,6 +54,11 @@ def piece(name: str = "", arguments: str = "") -> dict[str, Any]:
     return {"index": 0, "function": {"name": name, "arguments": arguments}}
 
 
+def piece_of_gemini(text: str, response: str = "r", **beside: Any) -> dict[str, Any]:
+    content = {"role": "model", "parts": [{"text": text}]}
+    return {"candidates": [{"content": content}], "responseId": response, **beside}
+
+
 STREAMS: dict[str, list[dict[str, Any]]] = {
     "OpenAI": [chunk(role="assistant", content="Vel"), chunk(content="dt"), chunk()],
     "Anthropic": [
@@ -80,10 +85,7 @@ STREAMS: dict[str, list[dict[str, Any]]] = {
             },
         },
     ],
-    "Gemini": [
-        {"candidates": [{"content": {"role": "model", "parts": [{"text": text}]}}]}
-        for text in ("Vel", "dt")
-    ],
+    "Gemini": [piece_of_gemini("Vel"), piece_of_gemini("dt")],
 }
 
 
@@ -93,10 +95,23 @@ def test_a_streamed_answer_is_put_together(api):
     assert (trajectory.question, trajectory.answer) == (QUESTION, "Veldt")
 
 
-@pytest.mark.parametrize("api", ["OpenAI", "Anthropic", "Responses"])
+@pytest.mark.parametrize("api", STREAMS)
 def test_an_event_may_be_a_line(api, tmp_path):
     (trajectory,) = read_file(lines_of(tmp_path / "a.jsonl", STREAMS[api]))
     assert trajectory.answer == "Veldt"
+
+
+def test_events_of_gemini_name_their_response(tmp_path):
+    events = [*STREAMS["Gemini"], piece_of_gemini("Os", "s"), piece_of_gemini("lo", "s")]
+    trajectories = read_file(lines_of(tmp_path / "a.jsonl", events))
+    assert [trajectory.answer for trajectory in trajectories] == ["Veldt", "Oslo"]
+
+
+def test_a_response_of_gemini_beside_a_question_is_no_event(tmp_path):
+    rows = [piece_of_gemini(text, question=QUESTION) for text in ("Veldt", "Oslo")]
+    trajectories = read_file(lines_of(tmp_path / "a.jsonl", rows))
+    assert [trajectory.answer for trajectory in trajectories] == ["Veldt", "Oslo"]
+    assert trajectories[1].question == QUESTION
 
 
 def test_streamed_calls_are_put_together():

@@ -7,10 +7,13 @@
 | OpenAI's Responses | `response.completed`, with the whole response |
 | Gemini | a response whose candidate is a piece |
 
-They stand in a list, in a row beside the request, or one a line of a file.
+They stand in a list, in a row beside the request, or one a line of a file. Gemini's stand one a
+line only where they name their response (`responseId`): without it a piece looks like a short
+answer of its own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -18,31 +21,43 @@ from .base import Chat, Format, Messages, first, mapping, mappings, reread
 from .blocks import as_json
 
 _CHUNK = "chat.completion.chunk"
-# Events of OpenAI's that hold the whole response
-_WHOLE = ("response.completed", "response.incomplete", "response.failed")
-# Anthropic's events
-_EVENTS = frozenset(
+_RESPONSES_EVENTS = "response."  # with this the types of the Responses' events begin
+_ENDS_OF_RESPONSES = ("response.completed", "response.incomplete", "response.failed")
+_ANTHROPIC_EVENTS = frozenset(
     (
         *("message_start", "content_block_start", "content_block_delta", "content_block_stop"),
         *("message_delta", "message_stop", "ping"),
     )
 )
-# Fields of a row that may hold a list of events
-_LISTS = ("response", "output", "chunks", "events", "stream", "completion")
-# Fields of a piece that are put together in a way of their own
-_JOINED = frozenset(("role", "content", "tool_calls", "function_call", "annotations"))
-# What an API sends with a piece, or beside it, of what it searched for
-_SOURCES = ("citations", "search_results")
-# Lists of pieces of a thought, as OpenRouter and LiteLLM send them, and the text of such a piece
-_THOUGHTS = ("reasoning_details", "thinking_blocks")
-_THOUGHT_TEXTS = ("text", "thinking", "summary")
+# The field that holds the text of a piece of Anthropic's, by the type of the piece
+_TEXT_FIELDS = {
+    "text_delta": "text",
+    "thinking_delta": "thinking",
+    "input_json_delta": "partial_json",
+}
+# All that an event of Gemini's has: what stands beside it in a row tells of an episode
+_GEMINI_EVENT = frozenset(
+    (
+        "candidates",
+        *("responseId", "response_id"),
+        *("modelVersion", "model_version"),
+        *("usageMetadata", "usage_metadata"),
+        *("promptFeedback", "prompt_feedback"),
+        *("createTime", "create_time"),
+        *("sdkHttpResponse", "sdk_http_response"),
+    )
+)
 # What Gemini sends beside a piece of what its answer rests on
 _GROUNDING = (
     *("groundingMetadata", "grounding_metadata"),
     *("urlContextMetadata", "url_context_metadata"),
 )
-# The field of a piece that holds its text, by the type of the piece
-_DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+# Fields of a row that may hold a list of events
+_LISTS = ("response", "output", "chunks", "events", "stream", "completion")
+# What an API sends with a piece, or beside it, of what it searched for
+_SOURCES = ("citations", "search_results")
+# Texts in a piece of a thought, as OpenRouter and LiteLLM send them
+_THOUGHT_TEXTS = ("text", "thinking", "summary")
 
 
 def group(value: Any) -> str | None:
@@ -53,22 +68,36 @@ def group(value: Any) -> str | None:
     if event.get("object") == _CHUNK:
         return str(event.get("id") or "")
     kind = event.get("type")
-    begins = kind == "message_start" or kind == "response.created"
-    return "" if begins else None
+    if kind in ("message_start", "response.created"):
+        return ""
+    return _gemini_response_id(event)
+
+
+def _gemini_response_id(event: Mapping[str, Any]) -> str | None:
+    """The id of the response that this event of Gemini's is a piece of; `None` where it names none,
+    and for anything else.
+    """
+    if not mappings(event, "candidates"):
+        return None
+    filled_fields = {name for name, value in event.items() if value is not None}
+    identity = first(event, ("responseId", "response_id"))
+    is_bare = filled_fields <= _GEMINI_EVENT
+    return identity if is_bare and isinstance(identity, str) and identity else None
 
 
 def read(value: Any) -> Chat | None:
     """A list of events, or a row that holds one beside the request."""
     if isinstance(value, list | tuple):
-        return _answered([], mappings(value, pure=True))
+        return _answer(mappings(value, pure=True))
     fields = mapping(value)
     lines = mappings(fields, "lines")  # of a file that holds one event a line
     if lines and group(lines[0]) is not None:
-        return _answered([], lines)
+        is_whole = len(lines) == 1 and bool(_candidate(lines[0]))
+        return reread(lines[0]) if is_whole else _answer(lines)
     for name in _LISTS:
-        events = mappings(fields, name, pure=True)
-        if _are_events(events):
-            return _answered(_asked(fields), events)
+        chat = _answer(mappings(fields, name, pure=True))
+        if chat is not None:
+            return replace(chat, messages=[*_asked(fields), *chat.messages])
     return None
 
 
@@ -82,99 +111,84 @@ def _asked(row: Mapping[str, Any]) -> Messages:
     return [] if chat is None else list(chat.messages)
 
 
+def _answer(events: Sequence[Mapping[str, Any]]) -> Chat | None:
+    """The answer that these events are pieces of; `None` where they are no events of a stream, or
+    say nothing.
+    """
+    if not _are_events(events):
+        return None
+    if any(event.get("type") in _ENDS_OF_RESPONSES for event in events):
+        return _of_responses(events)
+    if any(_delta(event) is not None for event in events):
+        return _of_chunks(events)
+    if any(event.get("type") in _ANTHROPIC_EVENTS for event in events):
+        return _of_anthropic(events)
+    return _of_gemini(events)
+
+
 def _are_events(events: Sequence[Mapping[str, Any]]) -> bool:
     """Whether these are the events of a stream, by the first of them."""
     if not events:
         return False
     event = events[0]
     kind = event.get("type")
-    if isinstance(kind, str) and (kind in _EVENTS or kind.startswith("response.")):
+    if isinstance(kind, str) and (kind in _ANTHROPIC_EVENTS or kind.startswith(_RESPONSES_EVENTS)):
         return True
     if _delta(event) is not None:
         return True
     return len(events) > 1 and bool(_candidate(event))  # one alone is a response of Gemini's
 
 
-def _answered(prompt: Messages, events: Sequence[Mapping[str, Any]]) -> Chat | None:
-    """The messages that were asked, and the answer that the events are pieces of."""
-    if not _are_events(events):
-        return None
-    responses = [mapping(event, "response") for event in events if event.get("type") in _WHOLE]
-    if responses:
-        chat = reread(responses[0])
-        if chat is None:
-            return None
-        further_answers = len({str(response.get("id")) for response in responses}) - 1
-        left_out = {**chat.left_out, "further answers": further_answers}
-        return Chat([*prompt, *chat.messages], id=chat.id, left_out=left_out)
-    deltas = [delta for delta in map(_delta, events) if delta is not None]
-    further_answers = 0
-    if deltas:
-        messages = [_of_deltas(deltas, events)]
-        further_answers = max(len(_answers(events)) - 1, 0)
-    elif any(event.get("type") in _EVENTS for event in events):
-        messages, further_answers = _of_anthropic(events)
-    else:
-        messages, further_answers = _of_candidates(events)
-    if not messages:
-        return None
-    return Chat([*prompt, *messages], left_out={"further answers": further_answers})
+def _chat(messages: Messages, further_answers: int) -> Chat | None:
+    """The answer in these messages; `None` where there are none."""
+    return Chat(messages, left_out={"further answers": further_answers}) if messages else None
 
 
-def _answers(events: Sequence[Mapping[str, Any]]) -> set[int]:
-    """The indices of the answers that OpenAI's events are pieces of."""
-    indices: set[int] = set()
+def _of_responses(events: Sequence[Mapping[str, Any]]) -> Chat | None:
+    """The first whole response among the events of OpenAI's Responses."""
+    responses: list[Mapping[str, Any]] = []
     for event in events:
-        indices.update(map(_place, mappings(event, "choices")))
-    return indices
+        if event.get("type") in _ENDS_OF_RESPONSES:
+            responses.append(mapping(event, "response"))
+    chat = reread(responses[0])
+    if chat is None:
+        return None
+    further_answers = len({str(response.get("id")) for response in responses}) - 1
+    return replace(chat, left_out={**chat.left_out, "further answers": further_answers})
+
+
+def _of_chunks(events: Sequence[Mapping[str, Any]]) -> Chat | None:
+    """The message whose pieces are the chunks of OpenAI's chat completions."""
+    deltas: list[Mapping[str, Any]] = []
+    answers: set[int] = set()
+    for event in events:
+        delta = _delta(event)
+        if delta is not None:
+            deltas.append(delta)
+        answers.update(map(_index, mappings(event, "choices")))
+    message: dict[str, Any] = {"role": "assistant", "content": _content(deltas)}
+    for name in dict.fromkeys(chain.from_iterable(deltas)):
+        if name not in message and name not in _SOURCES:
+            join = _JOIN_OF_FIELD.get(name, _joined)
+            message[name] = join(deltas, name)
+    for name in _SOURCES:  # each list has all so far
+        for sent in (*deltas, *events):
+            if sent.get(name):
+                message[name] = sent[name]
+    return _chat([message], max(len(answers) - 1, 0))
 
 
 def _delta(event: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The piece of the first answer in an event of OpenAI's; `None` for any other event. The last
-    one may be empty, and only count tokens.
+    """The piece of the first answer in a chunk of OpenAI's; `None` for any other event. The last
+    chunk may be empty, and only count tokens.
     """
     choices = mappings(event, "choices")
     if not choices:
         return {} if event.get("object") == _CHUNK else None
     if not any("delta" in choice for choice in choices):
         return None
-    firsts = [mapping(choice, "delta") for choice in choices if _place(choice) == 0]
+    firsts = [mapping(choice, "delta") for choice in choices if _index(choice) == 0]
     return firsts[0] if firsts else {}
-
-
-def _of_deltas(
-    deltas: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    """The message of OpenAI's pieces, which stand in these events."""
-    message: dict[str, Any] = {"role": "assistant", "content": _content(deltas)}
-    pieces_of_calls: list[Mapping[str, Any]] = []
-    pieces_of_function: list[Mapping[str, Any]] = []  # as the API had it before `tool_calls`
-    annotations: list[Mapping[str, Any]] = []
-    for delta in deltas:
-        pieces_of_calls += mappings(delta, "tool_calls")
-        if mapping(delta, "function_call"):
-            pieces_of_function.append({"function": delta["function_call"]})
-        annotations += mappings(delta, "annotations")
-    if pieces_of_calls:
-        message["tool_calls"] = [_call(pieces) for pieces in _by_call(pieces_of_calls)]
-    if pieces_of_function:
-        message["function_call"] = _call(pieces_of_function)["function"]
-    if annotations:
-        message["annotations"] = annotations
-    for name in dict.fromkeys(name for delta in deltas for name in delta):
-        if name in _THOUGHTS:
-            thoughts = [_text_of(delta.get(name)) for delta in deltas]
-            message[name] = [{"text": "".join(thoughts)}]
-        elif name == "audio":
-            spoken = [mapping(delta, name).get("transcript") for delta in deltas]
-            message[name] = {"transcript": "".join([text for text in spoken if text])}
-        elif name not in _JOINED and name not in _SOURCES:
-            message[name] = _joined(deltas, name)
-    for name in _SOURCES:  # each list has all so far
-        for sent in (*deltas, *events):
-            if sent.get(name):
-                message[name] = sent[name]
-    return message
 
 
 def _content(deltas: Sequence[Mapping[str, Any]]) -> str | list[dict[str, Any]] | None:
@@ -224,6 +238,51 @@ def _joined(deltas: Sequence[Mapping[str, Any]], name: str) -> Any:
     return pieces[-1]
 
 
+def _calls(deltas: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:
+    """The calls in these pieces."""
+    pieces: list[Mapping[str, Any]] = []
+    for delta in deltas:
+        pieces += mappings(delta, name)
+    return [_call(pieces_of_call) for pieces_of_call in _by_call(pieces)]
+
+
+def _function_call(deltas: Sequence[Mapping[str, Any]], name: str) -> Any:
+    """The call in these pieces, as the API had it before `tool_calls`; `None` for none."""
+    pieces = [{"function": delta[name]} for delta in deltas if mapping(delta, name)]
+    return _call(pieces)["function"] if pieces else None
+
+
+def _annotations(deltas: Sequence[Mapping[str, Any]], name: str) -> list[Mapping[str, Any]]:
+    """The annotations in these pieces, each also where an equal one came before."""
+    annotations: list[Mapping[str, Any]] = []
+    for delta in deltas:
+        annotations += mappings(delta, name)
+    return annotations
+
+
+def _thought(deltas: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, str]]:
+    """A thought that came in lists of pieces."""
+    texts = [_text_of(delta.get(name)) for delta in deltas]
+    return [{"text": "".join(texts)}]
+
+
+def _spoken(deltas: Sequence[Mapping[str, Any]], name: str) -> dict[str, str]:
+    """What was said aloud in these pieces."""
+    texts = [mapping(delta, name).get("transcript") for delta in deltas]
+    return {"transcript": "".join([text for text in texts if text])}
+
+
+# How these fields of a message are put together; all others by `_joined`
+_JOIN_OF_FIELD: dict[str, Callable[[Sequence[Mapping[str, Any]], str], Any]] = {
+    "tool_calls": _calls,
+    "function_call": _function_call,
+    "annotations": _annotations,
+    "reasoning_details": _thought,  # OpenRouter's, as the next one LiteLLM's
+    "thinking_blocks": _thought,
+    "audio": _spoken,
+}
+
+
 def _each_once(entries: list[Any]) -> list[Any]:
     """Entries of lists that came one after the other: equal ones once, and of a tool that was sent
     while it ran and again with its result, the last.
@@ -251,11 +310,11 @@ def _by_call(pieces: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]
     calls: list[list[Mapping[str, Any]]] = []
     last_at: dict[int, list[Mapping[str, Any]]] = {}
     for piece in pieces:
-        call = last_at.get(_place(piece))
+        call = last_at.get(_index(piece))
         is_named = bool(mapping(piece, "function").get("name") and piece.get("id"))
         if call is None or (is_named and piece["id"] != call[0].get("id")):
             call = []
-            last_at[_place(piece)] = call
+            last_at[_index(piece)] = call
             calls.append(call)
         call.append(piece)
     return calls
@@ -282,16 +341,16 @@ def _text_of_arguments(arguments: Any) -> str:
     return as_json(arguments) if arguments else ""
 
 
-def _of_anthropic(events: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], int]:
-    """The messages of Anthropic's events, and how many further answers there are."""
+def _of_anthropic(events: Sequence[Mapping[str, Any]]) -> Chat | None:
+    """The messages of Anthropic's events."""
     contents = [blocks for blocks in map(_of_blocks, _replies(events)) if blocks]
-    messages: list[dict[str, Any]] = []
+    messages: Messages = []
     for blocks in contents:
         messages.append({"role": "assistant", "content": blocks})
         # Behind a call of a tool the next reply goes on; else it is another answer.
         if not any(block.get("type") == "tool_use" for block in blocks):
             break
-    return messages, len(contents) - len(messages)
+    return _chat(messages, len(contents) - len(messages))
 
 
 def _replies(events: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
@@ -309,14 +368,14 @@ def _of_blocks(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     blocks: dict[int, dict[str, Any]] = {}
     pieces: dict[tuple[int, str], list[str]] = {}
     for event in events:
-        place = _place(event)
+        place = _index(event)
         if event.get("type") == "content_block_start":
             blocks[place] = dict(mapping(event, "content_block"))
         delta = mapping(event, "delta")
         if delta.get("type") == "citations_delta":
             block = blocks.setdefault(place, {"type": "text", "text": ""})
             block["citations"] = [*(block.get("citations") or []), delta.get("citation")]
-        field = _DELTAS.get(str(delta.get("type")))
+        field = _TEXT_FIELDS.get(str(delta.get("type")))
         if field is not None:
             pieces.setdefault((place, field), []).append(str(delta.get(field) or ""))
     for (place, field), texts in pieces.items():
@@ -328,7 +387,7 @@ def _of_blocks(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return list(blocks.values())
 
 
-def _place(event: Mapping[str, Any]) -> int:
+def _index(event: Mapping[str, Any]) -> int:
     """The index of the block or call that an event or a piece belongs to."""
     index = event.get("index")
     return index if isinstance(index, int) else 0
@@ -340,10 +399,9 @@ def _candidate(event: Mapping[str, Any]) -> Mapping[str, Any]:
     return candidates[0] if candidates and mapping(candidates[0], "content") else {}
 
 
-def _of_candidates(events: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], int]:
-    """The message of the first candidate in Gemini's pieces, if it says anything, and how many
-    further candidates there are. What it is grounded on comes with the last pieces, which may say
-    nothing themselves.
+def _of_gemini(events: Sequence[Mapping[str, Any]]) -> Chat | None:
+    """The message of the first candidate in Gemini's pieces. What it is grounded on comes with the
+    last pieces, which may say nothing themselves.
     """
     parts: list[Mapping[str, Any]] = []
     metadata: dict[str, Any] = {}
@@ -360,9 +418,8 @@ def _of_candidates(events: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, 
             for name in _GROUNDING:
                 if candidate.get(name):
                     metadata[name] = candidate[name]
-    if not parts:
-        return [], 0
-    return [{"role": "model", "parts": parts, **metadata}], len(indices - {0})
+    messages: Messages = [{"role": "model", "parts": parts, **metadata}] if parts else []
+    return _chat(messages, len(indices - {0}))
 
 
 FORMAT = Format("a streamed answer of a chat API", read, frozenset(("delta",)), group=group)
