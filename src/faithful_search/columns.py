@@ -27,6 +27,7 @@ QUESTIONS = (
     *("问题", "問題", "質問"),
     "question_en_origin",
 )
+_PERHAPS_GOLD = ("answers", "answer", "answer_en_origin")
 GOLD_ANSWERS = (
     "golden_answers",
     "gold_answers",
@@ -58,14 +59,13 @@ GOLD_ANSWERS = (
     "expected",
     "Final answer",
     *("标准答案", "参考答案", "答案", "正解"),
-    "answers",
-    "answer",
-    "answer_en_origin",
+    *_PERHAPS_GOLD,
 )
 """Tried in this order: `answer` and `answers` come last, because other projects also use them for
 what the model answered. `Final answer` is GAIA's, with this capital and this space alone: a
 `final_answer` is a model's.
 """
+_CERTAINLY_GOLD = tuple(name for name in GOLD_ANSWERS if name not in _PERHAPS_GOLD)
 ALIASES = (
     *("answer_aliases", "answers_aliases", "gold_aliases", "aliases"),
     "answer_en_validate",
@@ -95,6 +95,15 @@ ANSWER_SPLIT = "<|answer_split|>"
 
 _QUESTIONS_WITHIN = ("extra_info", "doc")
 _GOLD_WITHIN = ("reward_model", "extra_info", "doc", "info")
+# Programs of all kinds keep what they like in `metadata`, also what a model answered, or what pages
+# it refers to: there only these names count
+_GOLD_IN_METADATA = (
+    *("golden_answers", "gold_answers", "golden_answer", "gold_answer"),
+    *("reference_answers", "reference_answer", "correct_answers", "correct_answer"),
+    *("true_answers", "true_answer", "expected_answers", "expected_answer"),
+    *("ground_truths", "ground_truth", "groundtruth", "gold_truth"),
+    *("标准答案", "参考答案", "正解"),
+)
 # Fields of an object that hold answers: Search-R1's, TriviaQA's, SQuAD's, NQ's. Its other fields
 # say something else of them: where an answer begins, of which type it is.
 _ANSWER_FIELDS = ("target", "value", "text", "short_answers", "answers", "answer", "aliases")
@@ -142,7 +151,7 @@ def question(row: Mapping[str, Any], column: str | None = None) -> Field | None:
     if column is not None:
         text = _named(row, column)
         return Field(text.strip(), column) if isinstance(text, str) and text.strip() else None
-    for prefix, place in _places(row, _QUESTIONS_WITHIN):
+    for prefix, place in [("", row), *_objects_in(row, _QUESTIONS_WITHIN)]:
         for name in named(place, QUESTIONS):
             text = place[name]
             if isinstance(text, str) and text.strip():
@@ -154,28 +163,45 @@ def golds(row: Mapping[str, Any], column: str | None = None) -> Field | None:
     """The gold answers of a row, as a tuple of texts; `None` where no column could hold any.
 
     The first of `GOLD_ANSWERS` that holds something counts, with `ALIASES` beside it; then what
-    verl's `reward_model` and its like hold. An empty tuple says that there is such a column, and
-    that it is empty. With `column` as for `question`.
+    verl's `reward_model` and its like hold. What `metadata` says are gold answers comes before
+    `answer` and `answers`. An empty tuple says that there is such a column, and that it is empty.
+    With `column` as for `question`.
 
     Example:
         >>> golds({"answer": "Oslo", "ground_truth": "Veldt"})
         Field(value=('Veldt',), column='ground_truth')
+        >>> golds({"answer": "Oslo", "metadata": {"gold_answer": "Veldt"}})
+        Field(value=('Veldt',), column='metadata.gold_answer')
         >>> golds({"answer": "US", "answer_aliases": ["USA"]})
         Field(value=('US', 'USA'), column='answer')
     """
     if column is not None:
         return Field(answers(_named(row, column)), column)
     empty = None
-    for prefix, place in _places(row, _GOLD_WITHIN):
-        for name in named(place, GOLD_ANSWERS):
+    for prefix, place, names in _gold_places(row):
+        for name in named(place, names):
             if place[name] is None:
                 continue
             if held := answers(place[name]):
-                if name.lower() in ("answer", "answers", "answer_en_origin"):
+                if name.lower() in _PERHAPS_GOLD:
                     held = _with_aliases(held, place)
                 return Field(held, prefix + name)
             empty = empty or Field((), prefix + name)
     return empty
+
+
+def _gold_places(
+    row: Mapping[str, Any],
+) -> Iterator[tuple[str, Mapping[str, Any], Sequence[str]]]:
+    """Where gold answers may stand: what the names of the columns there begin with, the object, and
+    the columns in it.
+    """
+    yield "", row, _CERTAINLY_GOLD
+    for prefix, metadata in _objects_in(row, ["metadata"]):
+        yield prefix, metadata, _GOLD_IN_METADATA
+    yield "", row, _PERHAPS_GOLD
+    for prefix, place in _objects_in(row, _GOLD_WITHIN):
+        yield prefix, place, GOLD_ANSWERS
 
 
 def identity(row: Mapping[str, Any], column: str | None = None) -> Field | None:
@@ -397,12 +423,11 @@ def _named(row: Mapping[str, Any], column: str) -> Any:
     return value
 
 
-def _places(
-    row: Mapping[str, Any], within: Sequence[str]
+def _objects_in(
+    row: Mapping[str, Any], names: Sequence[str]
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The row itself, then objects in it, each with what its columns' names begin with."""
-    yield "", row
-    for name in within:
+    """The objects in columns of these names, each with what its columns' names begin with."""
+    for name in names:
         value = row.get(name)
         if isinstance(value, str) and value.startswith("{"):  # a table's cell
             value = _decoded(value) or _printed(value)

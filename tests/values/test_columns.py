@@ -101,6 +101,14 @@ def test_lists_printed_as_json_come_back(answers):
         ({"possible_answers": '["US", "USA"]'}, ("US", "USA"), "possible_answers"),
         ({"reward_model": {"ground_truth": "Veldt"}}, ("Veldt",), "reward_model.ground_truth"),
         ({"doc": {"answers": ["Veldt"]}}, ("Veldt",), "doc.answers"),
+        ({"metadata": {"gold_answer": "Veldt"}}, ("Veldt",), "metadata.gold_answer"),
+        ({"metadata": '{"groundTruth": "Veldt"}'}, ("Veldt",), "metadata.groundTruth"),
+        (
+            {"answer": "Oslo", "metadata": {"gold_answers": ["Veldt"]}},
+            ("Veldt",),
+            "metadata.gold_answers",
+        ),
+        ({"gold": "Veldt", "metadata": {"gold_answer": "Oslo"}}, ("Veldt",), "gold"),
         ({"Ground Truth": "Veldt", "Answer": "Oslo"}, ("Veldt",), "Ground Truth"),
         ({"Answer": "Veldt"}, ("Veldt",), "Answer"),
         ({"Final answer": "Veldt", "final_answer": "Oslo"}, ("Veldt",), "Final answer"),
@@ -110,6 +118,11 @@ def test_lists_printed_as_json_come_back(answers):
 )
 def test_gold_answers_are_looked_for_in_a_fixed_order(row, value, column):
     assert columns.golds(row) == (value, column)
+
+
+@pytest.mark.parametrize("name", ["answer", "answers", "target", "references", "expected"])
+def test_metadata_may_name_other_things_so(name):
+    assert columns.golds({"metadata": {name: "Oslo"}}) is None
 
 
 def test_rows_without_a_gold_column_have_none():
