@@ -166,14 +166,17 @@ class FaultyServer(Loopback):
             return
         status, body = self.reply(mode, request)
         payload = body if isinstance(body, bytes) else json.dumps(body).encode()
-        sent = payload[: len(payload) // 2] if mode == "cut" else payload
+        sent, closes = payload, {}
+        if mode == "cut":
+            sent = payload[: len(payload) // 2]
+            # Says so, or a client that meets the closed connection next reports that instead.
+            closes = {"Connection": "close"}
         length = str(len(payload if self.announces_all else sent))
         later = {"Retry-After": self.retry_after} if status in (429, 503) else {}
         told = {"Content-Type": "application/json; charset=utf-8", "Content-Length": length}
-        handler.begin(status, {**told, **later, **self.more_headers})
+        handler.begin(status, {**told, **later, **closes, **self.more_headers})
         if mode != "drip":
             handler.wfile.write(sent)
-            handler.close_connection = handler.close_connection or len(sent) < len(payload)
             return
         for byte in payload:
             handler.wfile.write(bytes([byte]))
