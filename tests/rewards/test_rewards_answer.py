@@ -17,7 +17,7 @@ from faithful_search.rewards import (
     answer_only_mix,
     pou_mix,
 )
-from faithful_search.rewards.source_gated import step_that_looks_up
+from faithful_search.rewards.look_ups import first_look_up
 from faithful_search.tasks import load_tasks
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 from faithful_search.world.facts import FactsJudge
@@ -616,10 +616,16 @@ CALLS = [
 ]
 
 
+def looked_up_in(trajectory: Trajectory) -> int:
+    """The step that looks the answer up; 0: there is none."""
+    look_up = first_look_up(trajectory)
+    return look_up.step if look_up else 0
+
+
 @pytest.mark.parametrize(("answer", "arguments", "step"), CALLS)
 def test_what_of_a_call_looks_an_answer_up(answer, arguments, step):
     row = Trajectory((Step("", ToolCall("tool", arguments)),), "?", answer)
-    assert step_that_looks_up(row) == step
+    assert looked_up_in(row) == step
 
 
 def second_search(answer: str, question: str, before: str, query: str) -> Trajectory:
@@ -646,7 +652,7 @@ PIECES = [
 def test_who_asks_with_words_of_question_and_evidence_looks_nothing_up(
     answer, question, before, query
 ):
-    assert step_that_looks_up(second_search(answer, question, before, query)) == 0
+    assert first_look_up(second_search(answer, question, before, query)) is None
 
 
 KNOWN = [
@@ -662,7 +668,7 @@ KNOWN = [
 
 @pytest.mark.parametrize(("answer", "question", "before", "query"), KNOWN)
 def test_an_answer_is_looked_up_though_words_of_it_were_read(answer, question, before, query):
-    assert step_that_looks_up(second_search(answer, question, before, query)) == 2
+    assert looked_up_in(second_search(answer, question, before, query)) == 2
 
 
 IN_A_SENTENCE = [
@@ -681,7 +687,7 @@ def test_what_is_right_in_a_sentence_is_looked_up_too(answer, golds, step):
     first = Step("", ToolCall("search", {"query": "q"}), (Evidence("Peru has a capital."),))
     again = Step("", ToolCall("search", {"query": "Is Lima the capital of Peru?"}))
     row = Trajectory((first, again), "Which city is it?", answer, answers=golds)
-    assert step_that_looks_up(row) == step
+    assert looked_up_in(row) == step
 
 
 BEFORE = [
@@ -697,13 +703,13 @@ BEFORE = [
 def test_what_was_returned_before_is_not_looked_up(answer, evidence):
     first = Step("", ToolCall("search", {"query": "q"}), (evidence,))
     row = Trajectory((first, Step("", ToolCall("search", {"query": answer}))), "?", answer)
-    assert step_that_looks_up(row) == 0
+    assert first_look_up(row) is None
 
 
 def test_words_that_were_returned_before_are_not_looked_up_in_another_order():
     first = Step("", ToolCall("search", {"query": "q"}), (Evidence("Ada, called Lovelace"),))
     again = Step("", ToolCall("search", {"query": "Lovelace Ada"}))
-    assert step_that_looks_up(Trajectory((first, again), "?", "Ada Lovelace")) == 0
+    assert first_look_up(Trajectory((first, again), "?", "Ada Lovelace")) is None
 
 
 def test_what_a_call_looks_up_counts_unless_it_is_told_not_to():
