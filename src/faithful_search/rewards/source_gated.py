@@ -67,10 +67,11 @@ class SourceGated(BatchReward):
 
     Example:
         >>> from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
-        >>> search = Step(call=ToolCall("local_search"), evidence=(Evidence("Lima is the capital.", id="E1"),))
+        >>> passage = Evidence("Lima is the capital of Peru.", id="E1")
+        >>> search = Step(call=ToolCall("local_search"), evidence=(passage,))
         >>> last = Step(helpful=True, refs=("E1",), answer="Lima")
-        >>> read = Trajectory(steps=(search, last), answer="Lima", answers=("Lima",))
-        >>> from_memory = Trajectory(steps=(Step(answer="Lima"),), answer="Lima", answers=("Lima",))
+        >>> read = Trajectory((search, last), answer="Lima", answers=("Lima",))
+        >>> from_memory = Trajectory((Step(answer="Lima"),), answer="Lima", answers=("Lima",))
         >>> [score.value for score in SourceGated().score_batch([read, from_memory])]
         [1.0, 0.0]
 
