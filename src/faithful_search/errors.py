@@ -132,5 +132,18 @@ def kind_of(thing: object) -> str:
     )
 
 
+def reason_of(error: BaseException) -> str:
+    """Why something failed, for a message that names the file: of an error of the system its words
+    alone, without its number and the file's name.
+
+    Example:
+        >>> reason_of(FileNotFoundError(2, "No such file or directory", "rows.jsonl"))
+        'No such file or directory'
+    """
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or kind_of(error)
+
+
 _CLASS_NAME = type.__dict__["__name__"].__get__  # a metaclass may put code of its own in its place
 _LONGEST_NAME = 80

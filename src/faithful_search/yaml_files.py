@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from .errors import DataError
+from .errors import DataError, reason_of
 
 
 def load_yaml(path: Path) -> Any:
@@ -19,7 +19,7 @@ def load_yaml(path: Path) -> Any:
     try:
         return yaml.load(path.read_text(encoding="utf-8"), LOADERS[0])
     except (OSError, UnicodeError) as error:
-        raise DataError(f"cannot read {path}: {error}") from error
+        raise DataError(f"cannot read {path}: {reason_of(error)}") from error
     except RecursionError as error:
         raise DataError(
             f"cannot read {path}: its lists or mappings are nested too deeply"

@@ -124,6 +124,49 @@ def test_what_cannot_be_done_is_one_line_and_no_traceback(run, tmp_path, content
         assert message in str(again.exception)
 
 
+@pytest.mark.parametrize("command", ["audit", "convert --to openai", "label", "agreement"])
+def test_a_file_that_is_missing_is_named_once(run, command):
+    name, *options = command.split()
+    out = ["rows.jsonl"] if name == "convert" else []
+    done = run(name, "nowhere.jsonl", *out, *options)
+    assert done.stderr == "error: cannot read nowhere.jsonl: No such file or directory\n"
+
+
+def test_a_file_without_evaluations_is_told_from_what_holds_them(run, tmp_path):
+    rollouts(tmp_path, 0, 1)
+    done = run("compare", "a.jsonl", "a.jsonl")
+    assert "name an audit's folder, or one with metrics.json" in done.stderr
+
+
+@pytest.mark.parametrize("prompts", ["ours", "paper"])
+def test_the_judges_prompts_are_chosen_by_a_flag(run, tmp_path, prompts):
+    rollouts(tmp_path, 0)
+    judge = ["--judge", "endpoint", "--judge-model", "m", "--judge-url", "http://127.0.0.1:9/v1"]
+    done = run("audit", "a.jsonl", *judge, "--judge-prompts", prompts, "--estimate")
+    assert done.exit_code == 0, done.output
+
+
+def test_prompts_of_another_name_are_refused(run, tmp_path):
+    rollouts(tmp_path, 0)
+    done = run("audit", "a.jsonl", "--judge-prompts", "theirs")
+    assert "'theirs' is not one of 'ours', 'paper'" in done.stderr
+
+
+def test_pairs_that_were_all_labelled_are_counted_once(run, tmp_path):
+    rollouts(tmp_path, 0, 1)
+    done = run("label", "a.jsonl", "--metric", "answer-support")
+    assert "pairs labelled by lexical" in done.output
+    assert "pairs found" not in done.output
+
+
+def test_folders_of_audits_are_compared_by_their_scores(run, tmp_path):
+    rollouts(tmp_path, 0, 1)
+    for out in ("one", "two"):
+        run("audit", "a.jsonl", "--out", out, "--no-report")
+    done = run("agreement", "one", "two")
+    assert done.exit_code == 0, done.output
+
+
 @pytest.mark.parametrize("group", [(), ("push",), ("metrics",), ("train",)])
 def test_help_cuts_no_line_at_80_columns(run, monkeypatch, group):
     monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((80, 24)))

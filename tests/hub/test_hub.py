@@ -114,15 +114,19 @@ def test_the_results_before_are_written_where_there_are_none_after(tmp_path):
     assert yaml.safe_load(text)[0]["value"] == 0.5
 
 
-@pytest.mark.parametrize("metrics", ["[]", "{}", '{"after": [1]}'])
+NESTED = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize("metrics", ["[]", "{}", '{"after": [1]}', NESTED])
 def test_metrics_without_an_evaluation_are_refused(tmp_path, metrics):
     (tmp_path / "metrics.json").write_text(metrics)
     with pytest.raises(ConfigError, match="holds no evaluation"):
         eval_results(tmp_path, "me/world")
 
 
-def test_adapter_settings_that_are_no_object_are_refused(tmp_path):
-    (tmp_path / "adapter_config.json").write_text("[1]")
+@pytest.mark.parametrize("settings", ["[1]", NESTED])
+def test_adapter_settings_that_are_no_object_are_refused(tmp_path, settings):
+    (tmp_path / "adapter_config.json").write_text(settings)
     with pytest.raises(ConfigError, match="cannot read"):
         adapter_config(tmp_path)
 

@@ -37,6 +37,17 @@ def test_settings_unknown_without_the_hub_are_an_error(cached):
         settings_to_run("me/policy")
 
 
+def test_a_model_that_was_never_here_is_not_found_without_the_hub(cached):
+    with pytest.raises(ConfigError, match=r"there is no model 'me/other' here, .*HF_HUB_OFFLINE"):
+        trained_with("me/other")
+
+
+def test_settings_nested_too_deeply_are_refused(tmp_path):
+    (tmp_path / "metrics.json").write_text("[" * 100_000 + "]" * 100_000)
+    with pytest.raises(ConfigError, match=r"cannot read metrics\.json .* nested more than"):
+        trained_with(str(tmp_path))
+
+
 def test_settings_in_the_cache_need_no_hub(cached):
     (cached / "metrics.json").write_text(json.dumps({"settings": {"dialect": "search_r1"}}))
     assert settings_to_run("me/policy") == {"dialect": "search_r1"}

@@ -282,7 +282,7 @@ def test_the_command_prints_shares_and_reasons(files):
     done = invoked("answerable", "questions.jsonl", "--corpus", "corpus.jsonl")
     assert done.exit_code == 0, done.output
     assert "upper bound of exact match                              0.600" in done.output
-    assert "1  a gold passage is not in the corpus: gone" in done.output
+    assert "1  a gold passage is not in the corpus (ids: gone)" in done.output
     folder = files / "questions-answerable"
     results = json.loads((folder / "answerable.json").read_text())
     assert results["rows"]["exact_match_ceiling"]["n"] == 5

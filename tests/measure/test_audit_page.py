@@ -117,7 +117,7 @@ def test_the_page_says_what_was_measured_and_how_sure_that_is(tmp_path):
         "Right: of 4 questions, in 100% the answer is a gold answer, in 100% it"
     )
     assert best.startswith("Best: in 100% (95% interval 51% to 100%), ")
-    assert worst.startswith("Worst: in only 0%")
+    assert worst.startswith("Worst: in 0%")
     assert sure.startswith("How sure: 4 trajectories measured")
     assert "judge: lexical" in text.partition("</header>")[0]
     assert "faithful-search 0" in text.partition("</header>")[0]

@@ -34,7 +34,7 @@ def table_of(text: str) -> list[str]:
 def test_five_rows_are_shown_and_how_many_more_there_are(tmp_path):
     found = audited(tmp_path, map(rollout, range(8)))
     assert len(table_of(str(found))) == 5
-    assert f"{len(found.rows) - 4} more rows: --all shows them" in str(found)
+    assert f"{len(found.rows) - 4} more results: --all shows them" in str(found)
 
 
 def test_all_rows_are_shown_where_they_are_asked_for(tmp_path):
@@ -114,7 +114,7 @@ def test_an_echo_of_the_question_is_told_from_support(tmp_path):
 def test_the_share_of_what_is_good_in_a_row_where_less_is_better():
     found = made(answer_support_lexical=1.0, unused_evidence_lexical=0.625)
     worst = sentences(found)[1]
-    assert worst.startswith("Worst: in only 38%")
+    assert worst.startswith("Worst: in 38%")
     assert "what a call returns is taken up later (1 − unused_evidence_lexical, 8 qu" in worst
 
 
@@ -122,6 +122,18 @@ def test_of_equally_good_rows_the_one_that_says_most_is_named():
     halves = ("unused_evidence_lexical", "think_search_lexical", "answer_support_lexical")
     found = made(**dict.fromkeys(halves, 0.5), repeated_calls=0.0)
     assert extremes(found) == ("repeated_calls", "answer_support_lexical")
+
+
+def test_shares_that_are_the_same_in_whole_per_cent_are_neither_best_nor_worst():
+    found = made(answer_support_lexical=1.0, info_think_lexical=1.0)
+    nearly = mean_ci([1.0] * 299 + [0.0])
+    found = msgspec.structs.replace(found, rows=found.rows | {"info_think_lexical": nearly})
+    assert sentences(found)[0].startswith("Neither best nor worst: all 2 shares")
+
+
+def test_right_answers_are_a_result_although_nothing_else_is():
+    found = made(exact_match_unicode=0.5)
+    assert "nothing measured but whether answers are right" in sentences(found)[-1]
 
 
 def test_the_same_share_is_not_both_best_and_worst():

@@ -296,7 +296,7 @@ def test_what_cannot_be_labelled_is_refused(tmp_path):
             label(files, tmp_path / "out", judge=scripted(), **wrong)
     assert not (tmp_path / "out").exists()
     short = file_of(tmp_path / "short.jsonl", [{"text": "<answer>x</answer>"}])
-    with pytest.raises(DataError, match="no info_think pair in the 1 rows read"):
+    with pytest.raises(DataError, match="no info_think pair in any of the 1 rows read; --metric"):
         label([short], tmp_path / "x", dialect="search_r1")
     label([path], tmp_path / "out", judge=scripted())
     pairs = tmp_path / "out" / "pairs.jsonl"

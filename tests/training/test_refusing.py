@@ -40,6 +40,7 @@ print(json.dumps([said, "torch" in sys.modules]))
 REFUSED = {
     ("pou", "--learning_rte 1"): "no such flag: --learning_rte; did you mean --learning_rate?",
     ("pou", "--learning-rte=1"): "did you mean --learning-rate?",
+    ("pou", "outputs/mine --seed 1"): "'outputs/mine' stands without its flag",
     ("pou", "--learning_rate much"): "--learning_rate is a number, not 'much'",
     ("pou", "--max_steps 1.5"): "--max_steps is a whole number, not '1.5'",
     ("pou", "--use_cpu maybe"): "--use_cpu is true or false, not 'maybe'",

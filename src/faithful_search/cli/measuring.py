@@ -327,11 +327,12 @@ def _print_labels(labels: "Provenance") -> None:
     if labels.pairs:
         line += f", {labels.positives:,} true ({labels.positives / labels.pairs:.1%})"
     say(line)
-    line = f"{sum(file.pairs for file in labels.files):,} pairs found"
+    cut = sum(file.pairs for file in labels.files)
     settled = sum(file.settled for file in labels.files)
     if settled:
-        line += f", of which {settled:,} are decided by rules and left out"
-    say(line)
+        say(f"{cut:,} pairs found, of which {settled:,} are decided by rules and left out")
+    elif cut != labels.pairs:
+        say(f"{cut:,} pairs found")
 
 
 def _pairs_left_open(labels: "Provenance") -> list[str]:
@@ -525,10 +526,12 @@ def agreement(
     """Compare judges with labels and with each other.
 
     DATA are either labelled files, or folders of them: every --judge is asked about their pairs. Or
-    DATA are the scores.jsonl of two or more audits of the same file, whose verdicts are compared.
+    DATA are the scores.jsonl of two or more audits of the same file, or the audits' folders: their
+    verdicts are compared.
     """
     from ..measure import agreement as comparing
 
+    data = tuple(comparing.scores_in(path) for path in data)
     compares_audits = all(comparing.is_scores(path) for path in data)
     if compares_audits and (specs or split or revised or options["limit"]):
         raise click.UsageError(

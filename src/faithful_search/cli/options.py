@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
 
@@ -159,11 +159,10 @@ def flags(settings: type) -> Callable[[F], F]:
     for setting in fields(settings):
         hint = hints[setting.name]
         flag = f"--{setting.name.replace('_', '-')}"
-        # of `int | None` the part that is not None
-        kind = next(kind for kind in (*get_args(hint), hint) if kind is not NoneType)
+        kind = _without_none(hint)
         arguments: dict[str, Any] = {"type": kind}
-        if get_origin(hint) is Literal:
-            arguments = {"type": click.Choice(get_args(hint))}
+        if get_origin(kind) is Literal:
+            arguments = {"type": click.Choice(get_args(kind))}
         elif kind is bool:
             arguments = {"is_flag": True}
             if setting.name in _OFF:
@@ -185,6 +184,13 @@ def flags(settings: type) -> Callable[[F], F]:
         )
         options.append(option)
     return together(*options)
+
+
+def _without_none(hint: Any) -> Any:
+    """Of `int | None` the part that is not `None`; any other hint as it is."""
+    if get_origin(hint) not in (Union, UnionType):
+        return hint
+    return next(part for part in get_args(hint) if part is not NoneType)
 
 
 def _listed(

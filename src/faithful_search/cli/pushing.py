@@ -147,8 +147,8 @@ def push_trajectories(file: Path, dialect: str | None, **options: Any) -> None:
 @click.argument("file", type=ANY_PATH)
 @click.option("--scores", required=True, type=ANY_PATH, help="The audit of FILE.")
 @click.option("--to", required=True, type=click.Choice(["langfuse", "trackio"]), help="Where to.")
-@click.option("--project", default="faithful-search", show_default=True, help="Of trackio.")
-@click.option("--name", help="Of the run in trackio; by default that of the audit's folder.")
+@click.option("--project", default="faithful-search", show_default=True, help="Project in trackio.")
+@click.option("--name", help="Name of the run in trackio; by default that of the audit's folder.")
 @flags(ReadingSettings)
 def push_scores(
     file: Path, scores: Path, to: str, project: str, name: str | None, **options: Any

@@ -413,16 +413,17 @@ def _is_plain(detected: Detection, usual: str | None) -> bool:
 
 def _refusal(text: str, detected: Detection) -> str:
     """Why no dialect fits, and what to do."""
+    if not detected.tags and not text.lstrip().startswith(("{", "[")):
+        return (
+            "no dialect fits this text: it is plain text, without a thought, a call or an answer "
+            "between tags. If it is an answer alone, give what was retrieved for it in a column "
+            "'contexts'; else name the column of the whole rollout (--text_column)"
+        )
     reason = f"no dialect fits this text ({detected.why})"
     if text.lstrip()[:1] in ("{", "["):
         with suppress(DataError):
             return f"{reason}: {formats.refusal(loose_json.decode(text))}"
         return f"{reason}: it begins like JSON, but is none"
-    if not detected.tags:
-        return (
-            f"{reason}: it is plain text without a thought, a call or an answer between tags; is "
-            "it the right column?"
-        )
     dialects = ", ".join(name for name in dialect_table().dialects if name != _PLAIN)
     return f"{reason}; if you know which it is, name it, one of: {dialects}"
 

@@ -4,14 +4,14 @@ No secret is written, wherever it stands: see `wire.redact`.
 """
 
 import dataclasses
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .. import loose_json
 from ..bundled import bundled_json
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, reason_of
 from ..escape import as_code, as_literal, as_markdown
 from ..measure import provenance
 from ..measure.evaluation import Evaluation, Record
@@ -259,10 +259,12 @@ def eval_results(folder: Path, benchmark: str) -> dict[str, bytes]:
 
     path = folder / "metrics.json"
     try:
-        metrics = json.loads(path.read_text(encoding="utf-8"))
+        metrics = loose_json.decode(path.read_bytes())
         rows = _published(_last_evaluation(metrics).rows)
     except (OSError, ValueError, DataError) as error:
-        raise ConfigError(f"{path} holds no evaluation to write results from: {error}") from error
+        raise ConfigError(
+            f"{path} holds no evaluation to write results from: {reason_of(error)}"
+        ) from error
     entries = []
     for metric, row in rows.items():
         notes = f"n = {row['n']}"

@@ -65,9 +65,7 @@ def stage_trajectories(
         if row.trajectory is not None:
             metrics |= _meta(row.trajectory, "scores").keys()
             continue
-        reason = f"row {row.number}: {row.error}"
-        skipped.append(reason)
-        logger.warning("%s: left out: %s", as_line(str(source)), as_line(reason))
+        skipped.append(f"row {row.number}: {row.error}")
     scored = sorted(metrics)
     dialects: Counter[str] = Counter()
     sessions: dict[str, bytes] = {}
@@ -88,6 +86,8 @@ def stage_trajectories(
     if not count:
         why = skipped[0] if skipped else "it is empty"
         raise DataError(f"{source}: no row of it is a trajectory: {why}")
+    for reason in skipped:
+        logger.warning("%s: left out: %s", as_line(str(source)), as_line(reason))
     card = _card(
         "trajectories_card.md",
         {"default": {"train": "data/*.parquet"}},

@@ -2,13 +2,13 @@
 of its training.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .. import loose_json
 from ..bundled import bundled_policy
-from ..errors import ConfigError
+from ..errors import ConfigError, reason_of
 from ..inference.hub_files import file_beside
 
 CONTEXT_SETTINGS = ("dialect", "observation_tokens", "force_answer", "verify", "kept_responses")
@@ -68,11 +68,11 @@ def adapter_config(folder: str | Path) -> dict[str, Any] | None:
     if not file.exists():
         return None
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = loose_json.decode(file.read_bytes())
         if not isinstance(config, dict):
             raise ValueError("it is not a JSON object")
     except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {file}: {error}") from error
+        raise ConfigError(f"cannot read {file}: {reason_of(error)}") from error
     return config
 
 
@@ -87,10 +87,11 @@ def trained_with(policy: str, names: Sequence[str] = CONTEXT_SETTINGS) -> dict[s
     if path is None:
         return {}
     try:
-        metadata = json.loads(path.read_text(encoding="utf-8"))
+        metadata = loose_json.decode(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"cannot read metrics.json of {policy}, which says how it was trained: {error}"
+            f"cannot read metrics.json of {policy}, which says how it was trained: "
+            f"{reason_of(error)}"
         ) from error
     settings = metadata.get("settings") if isinstance(metadata, dict) else None
     if not isinstance(settings, dict):

@@ -30,8 +30,7 @@ def check_there(name: str, revision: str | None = None) -> None:
         return
     try:
         validate_repo_id(name)
-        cached = (try_to_load_from_cache(name, file, revision=revision) for file in _CONFIGS)
-        if constants.HF_HUB_OFFLINE or any(isinstance(path, str) for path in cached):
+        if constants.HF_HUB_OFFLINE or _is_cached(name, revision):
             return
         HfApi().model_info(name, revision=revision, timeout=_SECONDS)
     # The last two are subclasses of HfHubHTTPError
@@ -43,10 +42,20 @@ def check_there(name: str, revision: str | None = None) -> None:
     except HfHubHTTPError:  # the Hub is busy, say: it may answer when asked for the files
         return
     except HTTPError as error:  # of the HTTP library that huggingface_hub uses, which changed
-        raise WeightsError(
-            f"there is no model {name!r} here, neither a folder nor in the Hub's cache, and the "
-            f"Hub cannot be reached ({error})"
-        ) from error
+        raise _out_of_reach(name, str(error)) from error
+
+
+def _is_cached(name: str, revision: str | None) -> bool:
+    """Whether the Hub's cache has the configuration of a model."""
+    cached = (try_to_load_from_cache(name, file, revision=revision) for file in _CONFIGS)
+    return any(isinstance(path, str) for path in cached)
+
+
+def _out_of_reach(name: str, why: str) -> WeightsError:
+    return WeightsError(
+        f"there is no model {name!r} here, neither a folder nor in the Hub's cache, and the Hub "
+        f"cannot be reached ({why})"
+    )
 
 
 def file_beside(model: str, name: str, revision: str | None = None) -> Path | None:
@@ -65,6 +74,9 @@ def file_beside(model: str, name: str, revision: str | None = None) -> Path | No
         cached = try_to_load_from_cache(model, name, revision=revision)
         if cached is not None and not isinstance(cached, str):
             return None  # the Hub has said that there is no such file
+        if not _is_cached(model, revision):
+            why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "it does not answer"
+            raise _out_of_reach(model, why) from error
         raise WeightsError(
             f"whether there is a {name} beside the model {model!r} is not known here, and the Hub "
             "cannot be reached; open it once while it can be, or give the directory that holds it"

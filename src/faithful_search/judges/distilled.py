@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..errors import ConfigError
+from ..errors import ConfigError, reason_of
 from ..wire.files import replacing
 
 FILE = "judge.json"
@@ -117,7 +117,8 @@ def _read_file(path: Path, model: str) -> JudgeFile:
         return msgspec.json.decode(path.read_bytes(), type=JudgeFile)
     except (OSError, msgspec.MsgspecError, ConfigError, RecursionError) as error:
         raise ConfigError(
-            f"cannot read {FILE} of the judge {model!r}: {error}; mend it, or copy it again"
+            f"cannot read {FILE} of the judge {model!r}: {reason_of(error)}; mend it, or copy it "
+            "again"
         ) from error
 
 

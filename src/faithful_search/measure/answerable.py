@@ -151,9 +151,11 @@ class Answerable(msgspec.Struct, frozen=True):
             ids = self.verdicts.get(verdict, [])
             if verdict == IN_GRAPH and not ids:  # most corpora have no graph beside them
                 continue
-            examples = f": {', '.join(ids[:SHOWN])}" if ids and verdict != ANSWERABLE else ""
-            more = ", …" if examples and len(ids) > SHOWN else ""
-            lines.append(as_line(f"{len(ids):>5}  {verdict}{examples}{more}"))
+            line = f"{len(ids):>5}  {verdict}"
+            if ids and verdict != ANSWERABLE:
+                more = ", …" if len(ids) > SHOWN else ""
+                line += f" (ids: {', '.join(ids[:SHOWN])}{more})"
+            lines.append(as_line(line))
         return "\n".join(lines)
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from .. import __version__
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, reason_of
 from ..inference.base import Generator
 from ..judges import Judge, Writer, prompting
 from ..reading.files import STDIN, PathLike, local_file, total_rows
@@ -269,7 +269,7 @@ def _spooled(stack: ExitStack) -> Path:
         with path.open("wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
     except OSError as error:
-        raise DataError(f"cannot keep the standard input in {path}: {error}") from error
+        raise DataError(f"cannot keep the standard input in {path}: {reason_of(error)}") from error
     return path
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from ..errors import ConfigError, DataError
+from .. import loose_json
+from ..errors import ConfigError, DataError, reason_of
 from ..escape import as_line
 from ..reading.files import PathLike
 from .evaluation import Evaluation, difference
@@ -340,14 +341,18 @@ def _sides(path: str) -> Iterator[Side]:
 
 def _metrics(file: Path) -> dict[str, Any]:
     """The content of a `metrics.json`."""
+    instead = f"name an audit's folder, or one with {RESULTS}"
     try:
-        metrics: dict[str, Any] = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+        metrics = loose_json.decode(file.read_bytes())
     except OSError as error:
         raise DataError(
-            f"cannot read {file}: it is neither an audit's folder nor one with {RESULTS} ({error})"
+            f"cannot read {file}: it is neither an audit's folder nor one with {RESULTS} "
+            f"({reason_of(error)})"
         ) from error
-    except ValueError as error:
-        raise DataError(f"{file}: no evaluations ({error})") from error
+    except DataError as error:
+        raise DataError(f"{file}: no evaluations ({error}); {instead}") from error
+    if not isinstance(metrics, dict):
+        raise DataError(f"{file}: no evaluations, which are in a JSON object; {instead}")
     return metrics
 
 
@@ -370,10 +375,11 @@ def _evaluations(
 def _audit(folder: Path) -> Side:
     """The audit in a folder: values by row from its scores, estimates from its summary."""
     try:
-        audit = Audit.from_dict(msgspec.json.decode((folder / SUMMARY).read_bytes()))
+        audit = Audit.from_dict(loose_json.decode((folder / SUMMARY).read_bytes()))
     except (OSError, ValueError) as error:
         raise DataError(
-            f"{folder} holds scores, but no {SUMMARY} that can be read ({error}): audit again"
+            f"{folder} holds scores, but no {SUMMARY} that can be read ({reason_of(error)}): audit "
+            "again"
         ) from error
     if not audit.finished:
         raise DataError(f"the audit in {folder} has not ended: run the same command again first")

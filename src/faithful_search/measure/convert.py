@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 
 from ..citations import is_address
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, reason_of
 from ..reading.files import PathLike, local_file
 from ..reading.rows import RowSource
 from ..reading.settings import ReadingSettings
@@ -67,7 +67,7 @@ def convert(
             for name, data in files:
                 (folder / name).write_bytes(data)
     except OSError as error:
-        raise DataError(f"cannot write {out}: {error}") from error
+        raise DataError(f"cannot write {out}: {reason_of(error)}") from error
     conversion.unread += [rows.error] if rows.error else []
     return conversion
 

@@ -154,15 +154,26 @@ def label(
         )
         write_metrics(folder / PROVENANCE, msgspec.to_builtins(record))
     if not any(file.pairs for file in record.files):
-        reasons = [f"; {file.name}, {why}" for file in record.files for why in file.reasons]
-        rows = sum(file.rows for file in record.files)
-        skipped = sum(file.skipped for file in record.files)
-        raise DataError(
-            f"no {record.metric} pair in the {rows} rows read, {skipped} of which could not be"
-            f"{reasons[0] if reasons else ''}"
-        )
+        raise DataError(_without_pairs(record))
     provenance.write_card(folder, record)
     return record
+
+
+def _without_pairs(record: Provenance) -> str:
+    """Why there is nothing to label, and what to do."""
+    rows = sum(file.rows for file in record.files)
+    skipped = sum(file.skipped for file in record.files)
+    if not skipped:
+        others = ", ".join(name for name in METRICS if name != record.metric)
+        return (
+            f"no {record.metric} pair in any of the {rows:,} rows read; --metric names another of "
+            f"{others}"
+        )
+    first = next((f"{file.name}, {file.reasons[0]}" for file in record.files if file.reasons), "")
+    return (
+        f"no {record.metric} pair: {skipped:,} of {rows:,} rows could not be read or cut, and the "
+        f"others hold none; {first}"
+    )
 
 
 def _id_and_label(row: LabelledPair) -> tuple[str, tuple[bool, str]]:

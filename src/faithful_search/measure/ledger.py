@@ -15,7 +15,7 @@ from typing import IO, Any, Generic, Self, TypeVar
 
 import msgspec
 
-from ..errors import ConfigError, DataError, JudgeError
+from ..errors import ConfigError, DataError, JudgeError, reason_of
 from ..judges import Judge, Pair, Verdict
 from ..wire import files
 from ..wire.redact import redact
@@ -63,7 +63,7 @@ class Ledger:
             if anew:
                 self._file.truncate(0)
         except OSError as error:
-            raise DataError(f"cannot write {path}: {error}") from error
+            raise DataError(f"cannot write {path}: {reason_of(error)}") from error
 
     def __enter__(self) -> Self:
         return self

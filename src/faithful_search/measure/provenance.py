@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, reason_of
 from ..judges import Judge, Writer, prompting
 from ..judges.endpoint import MANY_CLAIMS_PROMPT
 from ..wire.files import sha256_of
@@ -50,7 +50,7 @@ class File(msgspec.Struct, frozen=True):
         try:
             return File(path.name, sha256_of(path))
         except OSError as error:
-            raise DataError(f"cannot read {path}: {error}") from error
+            raise DataError(f"cannot read {path}: {reason_of(error)}") from error
 
     def counting(self, addition: "File") -> "File":
         """The file with the counts of further rows added to its own."""
@@ -121,7 +121,9 @@ def read(folder: Path) -> Provenance | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Provenance)
     except (OSError, msgspec.MsgspecError, UnicodeError) as error:
-        raise ConfigError(f"{path} cannot be read ({error}); use another folder") from error
+        raise ConfigError(
+            f"{path} cannot be read ({reason_of(error)}); use another folder"
+        ) from error
 
 
 def prompts_of(judge: Judge, metric: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from .. import loose_json
 from ..errors import ConfigError, DataError
 from ..escape import as_line
 from ..reading.files import PathLike
@@ -163,7 +164,7 @@ def _suite_metrics(path: Path) -> Mapping[str, Any] | None:
     if file.name != RESULTS or not file.is_file():
         return None
     try:
-        content = msgspec.json.decode(file.read_bytes())
+        content = loose_json.decode(file.read_bytes())
     except ValueError as error:
         raise DataError(f"{file}: no results ({error})") from error
     return content if isinstance(content, dict) and "sets" in content else None

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from ..errors import DataError
+from ..errors import DataError, reason_of
 from ..escape import Written, as_block, as_code, as_literal, finalizer
 from ..wire.files import replacing
 from ..wire.redact import redact
@@ -27,7 +27,7 @@ def write_whole(path: Path, data: bytes) -> Path:
         with replacing(path) as new:
             new.write_bytes(data)
     except OSError as error:
-        raise DataError(f"cannot write {path}: {error}") from error
+        raise DataError(f"cannot write {path}: {reason_of(error)}") from error
     return path
 
 
@@ -92,7 +92,7 @@ def make_folder(out: Path) -> Path:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"cannot make the folder {out}: {error}") from error
+        raise DataError(f"cannot make the folder {out}: {reason_of(error)}") from error
     return out
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from .. import formats, loose_json
-from ..errors import DataError, kind_of, needs
+from ..errors import DataError, kind_of, needs, reason_of
 from ..json_lines import read_lines
 from ..wire import unpacking
 
@@ -577,4 +577,4 @@ def _reading(path: Path) -> Iterator[None]:
     except DataError:
         raise
     except Exception as error:  # of the system, zipfile, pyarrow and what unpacks for them
-        raise DataError(f"cannot read {path}: {str(error) or kind_of(error)}") from error
+        raise DataError(f"cannot read {path}: {reason_of(error)}") from error

@@ -10,7 +10,7 @@ from asyncio import Transport
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, needs
+from ..errors import ConfigError, needs, reason_of
 
 if TYPE_CHECKING:
     from uvicorn import Server
@@ -55,9 +55,8 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except (OSError, UnicodeError) as error:
-        why = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"cannot listen on {host}:{port}: {why}; is another server there?"
+            f"cannot listen on {host}:{port}: {reason_of(error)}; is another server there?"
         ) from error
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from .. import loose_json
-from ..errors import DataError, needs
+from ..errors import DataError, needs, reason_of
 from ..json_lines import read_lines, read_rows
 from ..wire.files import alone_in, replacing, sha256_of
 from .drawing import drawn
@@ -231,7 +231,7 @@ def read_lock(folder: Path) -> dict[str, Source]:
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Source])
     except (OSError, msgspec.DecodeError) as error:
-        raise DataError(f"cannot read {path}: {error}") from error
+        raise DataError(f"cannot read {path}: {reason_of(error)}") from error
 
 
 def locked_revision(lock: Mapping[str, Source], entry: PublishedSet) -> str | None:

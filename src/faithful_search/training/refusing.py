@@ -200,6 +200,11 @@ def check_known(call: RecipeCall, settings: Collection[str], flags: Iterable[str
     if unknown:
         names = ", ".join(map(str, unknown))
         raise ConfigError(f"{call.path}: no such settings: {names}; `--help` lists those there are")
+    if call.flags and not call.flags[0].startswith("-"):
+        word = call.flags[0]
+        raise ConfigError(
+            f"{word!r} stands without its flag; name it, such as --model {word}; --help lists them"
+        )
     options = {*flags}
     for word in call.flags:
         name = word.partition("=")[0]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from ..errors import DataError
+from ..errors import DataError, reason_of
 
 MOST_LINE = 100_000_000
 """Bytes of a line. Of a longer one, so many and one more are given, by which it is known."""
@@ -35,7 +35,7 @@ def unpacked(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
                 raise DataError(f"cannot read {path}: its text is UTF-16; save it as UTF-8")
             yield cast(BinaryIO, file)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"cannot read {path}: {error}") from error
+        raise DataError(f"cannot read {path}: {reason_of(error)}") from error
 
 
 def lines(path: str | os.PathLike[str], file: BinaryIO) -> Iterator[bytes]:

@@ -27,7 +27,7 @@ from ...judges import WORDS, Judge, Verdict, prompting
 from ...reading.files import PathLike
 from ..ledger import Records, ask_in_parts
 from ..report import aligned, interval
-from ..scores import read_scores
+from ..scores import SCORES, read_scores
 from ..stats import DRAWS, Estimate
 from ..workers import progress_bar
 from ..writing import make_folder, write_metrics
@@ -47,6 +47,7 @@ __all__ = [
     "parse_judges",
     "run",
     "sample",
+    "scores_in",
 ]
 
 CHUNK = 64
@@ -397,7 +398,9 @@ def from_scores(
     """
     files = [*paths, *([] if labels is None else [labels])]
     if len(files) < 2:
-        raise ConfigError("give two or more scores.jsonl files, or one and a labelled one")
+        raise ConfigError(
+            "give the scores.jsonl of two or more audits, or of one and a labelled one (--labels)"
+        )
     if len({Path(path).resolve() for path in paths}) < len(paths):
         raise ConfigError("the same scores.jsonl is given twice")
     names = [str(path) for path in files]
@@ -425,6 +428,12 @@ def from_scores(
     if out is not None:
         write_metrics(Path(out) / RESULT, msgspec.to_builtins(result))
     return result
+
+
+def scores_in(path: Path) -> Path:
+    """The `scores.jsonl` of an audit's folder; any other path as it is."""
+    scores = path / SCORES
+    return scores if scores.is_file() else path
 
 
 def is_scores(path: PathLike) -> bool:

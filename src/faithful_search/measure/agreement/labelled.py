@@ -102,7 +102,8 @@ def load(path: str | os.PathLike[str], split: Split | None = None) -> list[Label
             row = msgspec.structs.replace(row, split="overlap")
         rows.append(row)
     if not rows:
-        raise DataError(f"{path}: no labelled rows in {' and '.join(endings)} files")
+        where = f"{' and '.join(endings)} files" if path.is_dir() else "it"
+        raise DataError(f"{path}: no labelled rows in {where}")
     chosen = [row for row in rows if split in (None, row.split)]
     if not chosen:
         raise DataError(f"{path}: no labelled rows in the split {split!r}")
@@ -331,7 +332,8 @@ def _labelled(row: Row, place: str, stem: str) -> tuple[Labelled, Sequence[str]]
         column = first(row, names)
         if column is None:
             raise ValueError(
-                f"no column {' or '.join(names)}; it has: {', '.join(row) or 'nothing'}"
+                f"no column {' or '.join(names)}; it has: {', '.join(row) or 'nothing'} (the "
+                "command label makes a labelled file of trajectories)"
             )
         values.append(column.value)
     premise, hypothesis, label = values

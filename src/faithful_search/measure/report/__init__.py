@@ -91,10 +91,11 @@ def _rank(name: str) -> int:
 
 def extremes(audit: "Audit") -> tuple[str, str] | None:
     """The best and the worst result of an audit, apart from those that say whether answers are
-    right. `None` if there are fewer than two to choose from, or all are equally good.
+    right. `None` if there are fewer than two to choose from, or all are equally good in whole per
+    cent, as the sentences say them.
     """
     shares = _shares(audit)
-    if len(set(shares.values())) < 2:
+    if len({f"{share:.0%}" for share in shares.values()}) < 2:
         return None
     # Of equal ones the one that says most
     best = min(shares, key=lambda name: (-shares[name], _rank(name)))
@@ -126,7 +127,7 @@ def sentences(audit: "Audit") -> list[str]:
     if best_and_worst is not None:
         best, worst = best_and_worst
         lines.append(f"Best: in {_share_of_good(audit, best)}.")
-        lines.append(f"Worst: in only {_share_of_good(audit, worst)}.")
+        lines.append(f"Worst: in {_share_of_good(audit, worst)}.")
     shares = _shares(audit)
     if best_and_worst is None and len(shares) > 1:
         share = max(shares.values())
@@ -263,7 +264,11 @@ def _how_sure(audit: "Audit", named: Sequence[str]) -> str:
     """A sentence with the number of trajectories, and with what makes the results uncertain.
     `named` are the results that the other sentences name.
     """
-    measured = "measured" if _shares(audit) else "read, and nothing that is good or bad measured"
+    measured = "measured"
+    if not _shares(audit) and _right(audit):
+        measured = "read, and nothing measured but whether answers are right"
+    elif not _shares(audit):
+        measured = "read, and nothing that is good or bad measured"
     sure = [f"{_counted(audit.n, 'trajectory', 'trajectories')} {measured}"]
     if failed := audit.stop_reasons.get(FAILED, 0):
         sure.append(f"{_counted(failed, 'episode')} failed, which says nothing about the agent")

@@ -11,7 +11,7 @@ import msgspec
 
 from ... import loose_json
 from ...bundled import world_file
-from ...errors import ConfigError, DataError, needs
+from ...errors import ConfigError, DataError, needs, reason_of
 from ...json_lines import read_lines
 from ...trajectory import Evidence
 from ..words import paragraphs
@@ -115,7 +115,7 @@ def digest(corpus: Corpus) -> str:
             with path.open("rb") as file:
                 sha.update(hashlib.file_digest(file, "sha256").digest())
         except OSError as error:
-            raise DataError(f"cannot read {path}: {error}") from error
+            raise DataError(f"cannot read {path}: {reason_of(error)}") from error
     return sha.hexdigest()
 
 
@@ -235,7 +235,7 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
             for batch in file.iter_batches(columns=columns):
                 yield from batch.to_pylist()
     except (OSError, pyarrow.ArrowException) as error:
-        raise DataError(f"cannot read {path}: {error}") from error
+        raise DataError(f"cannot read {path}: {reason_of(error)}") from error
 
 
 def _columns_to_read(where: object, columns: list[str]) -> list[str]:

@@ -12,7 +12,7 @@ from statistics import median
 
 import numpy as np
 
-from ...errors import ConfigError, DataError
+from ...errors import ConfigError, DataError, reason_of
 from ...trajectory import Evidence
 from .corpus import join_contents
 from .index import Passages
@@ -44,7 +44,7 @@ def mapped(files: Sequence[Path]) -> list[np.ndarray]:
         try:
             raw = np.memmap(path, dtype=np.uint8, mode="r")
         except (OSError, ValueError) as error:  # missing, or empty
-            raise DataError(f"cannot read {path}: {error}") from error
+            raise DataError(f"cannot read {path}: {reason_of(error)}") from error
         start = _HEADER.size if place == 0 else 0
         if cut:
             missing = min(row - len(cut), len(raw) - start)

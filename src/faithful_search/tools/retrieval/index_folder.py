@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ...errors import ConfigError, DataError
+from ...errors import ConfigError, DataError, reason_of
 from ...trajectory import Evidence
 from ...wire.cache import key_of
 from ...wire.files import alone_in, sha256_of
@@ -214,7 +214,7 @@ def read_manifest(path: str | os.PathLike[str]) -> IndexManifest:
         return msgspec.json.decode(file.read_bytes(), type=IndexManifest)
     except OSError as error:
         raise DataError(
-            f"{path} is no index ({error.strerror or error}): make one with: faithful-search index "
+            f"{path} is no index ({reason_of(error)}): make one with: faithful-search index "
             f"CORPUS {path}"
         ) from error
     except ValueError as error:
