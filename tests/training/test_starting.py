@@ -222,11 +222,10 @@ def test_a_missing_cold_start_comes_with_its_command(tmp_path, monkeypatch):
     assert bundled_policy(model.model_name_or_path, "pou") == model.model_name_or_path
 
 
-# --- bf16 on a CPU: on where the processor has it, off where it would be emulated, and said at the
-# beginning
+# --- bf16 on a CPU: off, but where it is asked for and the processor is faster in it
 
-WITH = {"avx2": True, "avx512_bf16": True, "cpu_name": "some"}
-WITHOUT = {"avx2": True, "avx512_bf16": False, "amx_bf16": False, "cpu_name": "some"}
+FASTER = {"avx2": True, "avx512_bf16": True, "amx_bf16": True, "cpu_name": "some"}
+SLOWER = {"avx2": True, "avx512_bf16": True, "amx_bf16": False, "cpu_name": "some"}
 
 
 @pytest.fixture
@@ -246,49 +245,80 @@ def processor(monkeypatch):
     return has
 
 
-def test_the_processor_may_have_it(processor, monkeypatch):
-    arm = {"architecture": "arm64", "bf16": True}
-    for capabilities, native in (
-        (WITH, True),
-        (WITHOUT, False),
-        ({"amx_bf16": True}, True),
-        (arm, True),
-    ):
+@pytest.mark.parametrize(
+    "capabilities, faster",
+    [
+        (FASTER, True),
+        (SLOWER, False),
+        ({"avx2": True}, False),
+        ({"architecture": "arm64", "bf16": True}, True),
+    ],
+)
+def test_which_processors_are_faster_in_bf16(processor, capabilities, faster):
+    processor(capabilities)
+    assert arguments.faster_in_bf16() is faster
+
+
+def test_an_older_pytorch_cannot_say_what_is_faster(processor, monkeypatch):
+    processor(FASTER)
+    monkeypatch.delattr(torch.cpu, "get_capabilities")
+    assert not arguments.faster_in_bf16()
+
+
+@pytest.fixture
+def on_cpu(processor, monkeypatch, tmp_path):
+    """The settings of a run on a processor, where bf16 is `asked` for in one of four ways."""
+
+    def settings(capabilities, asked):
         processor(capabilities)
-        assert arguments.native_bf16() is native, capabilities
-    monkeypatch.delattr(torch.cpu, "get_capabilities")  # an older PyTorch cannot say
-    assert arguments.native_bf16() is False
+        flags = ["--report_to", "none", "--output_dir", str(tmp_path)]
+        if asked == "flag":
+            flags += ["--bf16", "true"]
+        if asked == "file":
+            (tmp_path / "own.yaml").write_text("bf16: true")
+            flags += ["--config", str(tmp_path / "own.yaml")]
+        if asked == "launch":
+            monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+        [args] = parse_recipe((SearchGRPOConfig,), flags)
+        return args
+
+    return settings
 
 
-@pytest.mark.parametrize("asked", ["nothing", "flag", "file", "launch"])
-def test_a_cpu_without_bf16_never_uses_it(processor, monkeypatch, tmp_path, asked):
-    (tmp_path / "own.yaml").write_text("bf16: true")
-    told = {"flag": ("--bf16", "true"), "file": ("--config", str(tmp_path / "own.yaml"))}.get(
-        asked, ()
-    )
-    flags = ["--report_to", "none", "--output_dir", str(tmp_path), *told]
-    processor(WITH)
-    [args] = parse_recipe((SearchGRPOConfig,), flags)
-    assert args.use_cpu
-    assert args.bf16
-    assert arguments.precision_line(args) == "cpu, bf16 autocast"
-    os.environ.pop(
-        "ACCELERATE_MIXED_PRECISION", None
-    )  # a Transformers that leaves it there does so in one run only
-    assert (
-        arguments.precision_line(SearchGRPOConfig(str(tmp_path), bf16=False)) == "cpu, no autocast"
-    )
-    processor(WITHOUT)
-    if asked == "launch":
-        monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    [args] = parse_recipe((SearchGRPOConfig,), flags)
-    assert not args.bf16
-    assert arguments.precision_line(args) == "cpu, no autocast: this processor has no native bf16"
-    assert os.environ.get("ACCELERATE_MIXED_PRECISION", "no") == "no"
+@pytest.mark.parametrize(
+    "capabilities, asked, line",
+    [
+        (FASTER, "nowhere", "cpu, no autocast"),
+        (FASTER, "flag", "cpu, bf16 autocast"),
+        (FASTER, "file", "cpu, bf16 autocast"),
+        (FASTER, "launch", "cpu, bf16 autocast"),
+        (SLOWER, "nowhere", "cpu, no autocast"),
+        (SLOWER, "flag", "cpu, no autocast"),
+        (SLOWER, "file", "cpu, no autocast"),
+        (SLOWER, "launch", "cpu, no autocast"),
+    ],
+)
+def test_a_cpu_uses_bf16_where_asked_and_faster(on_cpu, capabilities, asked, line):
+    assert arguments.precision_line(on_cpu(capabilities, asked)) == line
+
+
+def test_a_run_says_that_bf16_is_switched_off(on_cpu, caplog):
+    on_cpu(SLOWER, "flag")
+    assert "bf16 is switched off: this processor is faster in float32" in caplog.text
+
+
+def test_a_run_that_asks_for_no_bf16_warns_of_nothing(on_cpu, caplog):
+    on_cpu(SLOWER, "nowhere")
+    assert not caplog.text
+
+
+def test_a_refused_bf16_is_not_launched_either(on_cpu):
+    on_cpu(SLOWER, "launch")
+    assert os.environ["ACCELERATE_MIXED_PRECISION"] == "no"
 
 
 def test_an_accelerator_keeps_its_bf16(processor, monkeypatch):
-    processor(WITHOUT)
+    processor(SLOWER)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     told = SimpleNamespace(seed=0, learning_rate=0.1, use_cpu=False, bf16=True, ddp_backend=None)
     arguments.prepare(told)

@@ -2,6 +2,7 @@
 checked.
 """
 
+import logging
 import math
 import os
 from dataclasses import dataclass, fields
@@ -18,6 +19,8 @@ from ..errors import ConfigError
 from ..flags import check_choices, check_least, check_shares, flag, refuse_unread
 from ..inference.vllm import VLLM
 from .advantages import ESTIMATORS, TURN_ESTIMATORS
+
+logger = logging.getLogger(__name__)
 
 PPO = "ppo"  # its name among the estimators of advantages
 ROLLOUTS = ("engine", "trl")
@@ -36,17 +39,20 @@ _USED = {
     "colocate": {"gpu_memory_utilization", "max_model_length", "model_impl"},
     "server": {"server_base_url", "server_host", "server_port", "server_timeout", "group_port"},
 }
-NATIVE = frozenset(("avx512_bf16", "amx_bf16", "bf16"))
-"""Capabilities of processors that multiply bfloat16 natively: x86 with AVX-512 or AMX, and Arm."""
+FASTER = frozenset(("amx_bf16", "bf16"))
+"""Capabilities of processors that compute faster in bfloat16 than in float32: x86 with AMX, and
+Arm. AVX-512 multiplies bfloat16, too, but takes longer than in float32.
+"""
+_MIXED = "ACCELERATE_MIXED_PRECISION"  # `accelerate launch` and Transformers say here what is on
 
 
-def native_bf16() -> bool:
-    """Whether this processor multiplies bfloat16 natively: else autocast emulates it, which takes
+def faster_in_bf16() -> bool:
+    """Whether this processor has `FASTER` instructions: else autocast to bfloat16 takes up to
     several times as long as float32. PyTorch before 2.11 cannot say: then not.
     """
     has_them = hasattr(torch.cpu, "get_capabilities")
     capabilities = torch.cpu.get_capabilities() if has_them else {}
-    return any(capabilities.get(name) is True for name in NATIVE)
+    return any(capabilities.get(name) is True for name in FASTER)
 
 
 def precision_line(args: Any) -> str:
@@ -55,20 +61,15 @@ def precision_line(args: Any) -> str:
     """
     device = args.device.type
     # Older versions of Transformers keep it in the environment only.
-    shorter = getattr(args, "mixed_precision", None) or os.environ.get(
-        "ACCELERATE_MIXED_PRECISION", "no"
-    )
-    if shorter != "no":
-        return f"{device}, {shorter} autocast"
-    emulated = device == "cpu" and not native_bf16()
-    return f"{device}, no autocast" + (": this processor has no native bf16" if emulated else "")
+    shorter = getattr(args, "mixed_precision", None) or os.environ.get(_MIXED, "no")
+    return f"{device}, no autocast" if shorter == "no" else f"{device}, {shorter} autocast"
 
 
 def prepare(args: Any) -> None:
     """Prepare a trainer's settings before Transformers reads them.
 
-    On a CPU it switches bfloat16 off where that is not native. With several processes it starts
-    their group with `ddp_timeout`, which Transformers passes on for accelerators only.
+    On a CPU the default is float32. With several processes their group is started here with
+    `ddp_timeout`, which Transformers passes on for accelerators only.
     """
     check_least(args, seed=0, learning_rate=0)
     if (
@@ -77,11 +78,7 @@ def prepare(args: Any) -> None:
         or not torch.accelerator.is_available()
     ):
         args.use_cpu = True
-        if not native_bf16():
-            args.bf16 = False
-            # `accelerate launch` would switch it on again
-            if os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16":
-                os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
+        _choose_precision(args)
         alone = (
             int(os.environ.get("WORLD_SIZE", "1")) < 2
             or "RANK" not in os.environ
@@ -89,6 +86,20 @@ def prepare(args: Any) -> None:
         )
         if args.ddp_backend in (None, "gloo") and not alone:
             distributed.init_process_group("gloo", timeout=timedelta(seconds=args.ddp_timeout))
+
+
+def _choose_precision(args: Any) -> None:
+    """On a CPU bfloat16 is used where it is asked for, and where it is faster. By default it is
+    not: it takes twice the memory, and gains no time with small policies.
+    """
+    launched_in_bf16 = os.environ.get(_MIXED) == "bf16"
+    if args.bf16 is None:
+        args.bf16 = launched_in_bf16
+    if args.bf16 and not faster_in_bf16():
+        logger.warning("bf16 is switched off: this processor is faster in float32")
+        args.bf16 = False
+    if launched_in_bf16 and not args.bf16:
+        os.environ[_MIXED] = "no"  # it would switch it on again
 
 
 def hide_token(args: Any) -> None:
