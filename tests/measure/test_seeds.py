@@ -102,10 +102,17 @@ def test_what_is_pooled_is_computed_for_each_run_from_its_sums():
     assert difference_over_seeds([ALL], [lone], "tool_entropy").value == pytest.approx(-1.0)
 
 
+THREE_TOOLS = run([1.0] * 40, {tool: [1] * 40 for tool in "abc"})
+
+
 @pytest.mark.parametrize("difference", [difference_over_seeds, change_over_seeds])
 def test_entropies_over_other_tools_have_no_difference(difference):
-    three_tools = run([1.0] * 40, {tool: [1] * 40 for tool in "abc"})
-    assert difference([ALL], [three_tools], "tool_entropy").value is None
+    assert difference([ALL], [THREE_TOOLS], "tool_entropy").value is None
+
+
+@pytest.mark.parametrize("runs_by_set", [[[ALL, THREE_TOOLS]], [[ALL], [THREE_TOOLS]]])
+def test_entropies_over_other_tools_have_no_mean(runs_by_set):
+    assert macro_over_seeds(runs_by_set, "tool_entropy").value is None
 
 
 def test_a_difference_is_paired_by_question():

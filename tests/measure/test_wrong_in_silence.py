@@ -172,6 +172,23 @@ def test_gold_answers_that_the_agent_said_are_doubted(
     assert ("are what the agent itself said" in str(result)) == bool(own_gold)
 
 
+@pytest.mark.parametrize(
+    ("said", "own_gold"),
+    [
+        ("它于1961年从海中打捞上来。", 1),
+        ("この船は1961年に海から引き揚げられました。", 1),
+        ("斯德哥尔摩", 0),
+        ("スウェーデン王国", 0),
+    ],
+)
+def test_sentences_without_blanks_are_doubted_and_names_are_not(
+    tmp_path: Path, said: str, own_gold: int
+) -> None:
+    row = {"messages": [*CHAT[:3], {**SAID, "content": said}], "answer": said}
+    result = audit(file_of(tmp_path / "rows.jsonl", [row]), tmp_path / "out", workers=1)
+    assert result.own_gold == own_gold
+
+
 @pytest.mark.parametrize(("said", "gold"), [("Oslo", "Oslo"), (LONG, "1961")])
 def test_gold_answers_that_half_of_the_rows_share_are_not_doubted(
     tmp_path: Path, said: str, gold: str

@@ -96,7 +96,7 @@ def over_seeds(runs: Sequence[Evaluation], metric: str) -> Estimate:
     """The mean of a result over runs that differ in their seed, with its 95 % interval.
 
     With one run the interval is over questions alone. `n` counts questions. There is no value where
-    a run has none. Raises `DataError` without a run.
+    a run has none, nor an entropy where runs had different tools. Raises `DataError` without a run.
     """
     return macro_over_seeds([runs], metric)
 
@@ -113,6 +113,8 @@ def macro_over_seeds(runs_by_set: Sequence[Sequence[Evaluation]], metric: str) -
             f"sets with different numbers of runs ({sorted(counts)}) have no mean of runs: give "
             "each set the evaluations of the same runs"
         )
+    if not are_comparable(chain.from_iterable(runs_by_set), metric):
+        return NOTHING
     tables = [crossed(runs, metric) for runs in runs_by_set]
     present = [table for table in tables if table is not None]
     return mean_of_sets(present) if len(present) == len(tables) else NOTHING

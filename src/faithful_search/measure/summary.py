@@ -3,6 +3,7 @@ of them.
 """
 
 import math
+import re
 import sys
 from array import array
 from collections import Counter, defaultdict
@@ -38,6 +39,7 @@ those names would be a further column.
 ALWAYS = {"answered": (0.0, 1.0), "calls": (0.0, math.inf), ENTROPY: (0.0, 1.0)}
 """The results that every audit has, whatever its metrics are, with the bounds of their values."""
 _WORDS_OF_A_SENTENCE = 6
+_HAN_OR_KANA = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 NOTE_KINDS = {
     "error": "errors",
     "empty": "nothing found",
@@ -442,9 +444,19 @@ def _is_own_gold(line: Line) -> bool:
     column whose name others use for what a model answered.
     """
     answer = (line.answer or "").strip()
-    is_sentence = len(answer.split()) >= _WORDS_OF_A_SENTENCE
+    is_sentence = _word_count(answer) >= _WORDS_OF_A_SENTENCE
     ambiguous = line.taken.get("gold", "").lower() in ("answer", "answers")
     return is_sentence and ambiguous and answer in map(str.strip, line.answers)
+
+
+def _word_count(text: str) -> int:
+    """The number of words. Chinese and Japanese are written without blanks: two characters count as
+    a word.
+    """
+    unspaced = len(_HAN_OR_KANA.findall(text)) // 2
+    pieces = _HAN_OR_KANA.sub(" ", text).split()
+    spaced = sum(any(map(str.isalnum, piece)) for piece in pieces)
+    return spaced + unspaced
 
 
 def _question_number(question: str, row: int) -> int:
