@@ -244,6 +244,19 @@ STEPS = {
         {"thought": "a", "tool_name": "search", "query": "Ada", "observation": FOUND[0]},
         {"tool_name": "finish", "input": {"answer": "Veldt"}},
     ],
+    "a tool with words in brackets": [
+        {"thought": "a", "tool": "search[Ada]", "observation": FOUND[0]},
+        {"tool": "finish[Veldt]"},
+    ],
+    "words in brackets beside the tool's name": [
+        {
+            "thought": "a",
+            "action": "search[Ada]",
+            "tool_name": "search",
+            "observation": FOUND[0],
+        },
+        {"action": "finish[Veldt]", "tool_name": "search"},
+    ],
     "an object": [
         {
             "reasoning": "a",
@@ -263,6 +276,22 @@ def test_lists_of_react_steps_are_read(action, column):
     assert trajectory.steps[0].call.arguments == {"query": "Ada"}
     assert trajectory.steps[0].think == "a"
     assert trajectory.answer == "Veldt"
+
+
+TOOLS_BESIDE = [
+    ({"action": "call a tool", "tool_name": "search", "args": {"query": "Ada"}}, {"query": "Ada"}),
+    ({"action": "use", "tool": "search", "action_input": "Ada"}, {"query": "Ada"}),
+    ({"action": "look[Ada]", "tool_name": "search"}, {"query": "Ada"}),
+    ({"action": "Look for Ada", "tool_name": "search"}, {"action": "Look for Ada"}),
+    ({"action": "search", "tool_name": "none", "action_input": "Ada"}, {"query": "Ada"}),
+]
+
+
+@pytest.mark.parametrize(("step", "arguments"), TOOLS_BESIDE)
+def test_a_tool_beside_an_action_is_what_was_called(step, arguments):
+    trajectory = read({"question": QUESTION, "steps": [{**step, "observation": FOUND[0]}]})
+    [step_read] = trajectory.steps
+    assert (step_read.call.name, step_read.call.arguments) == ("search", arguments)
 
 
 def test_what_a_model_wrote_beside_its_action_is_no_observation():

@@ -88,6 +88,11 @@ def test_answers_of_react_steps_are_handed_in_like_others(arguments):
     assert read(row).answer == "Veldt"
 
 
+def test_a_transcript_may_hand_in_its_answer_as_json():
+    text = 'Thought: a\nAction: finish\nAction Input: {"answer": "Veldt"}'
+    assert read({"text": text}).answer == "Veldt"
+
+
 def test_a_full_stop_behind_brackets_ends_an_action():
     assert read({"steps": [STEP, {"action": 'Finish["Veldt"].'}]}).answer == "Veldt"
 

@@ -191,6 +191,17 @@ def _instruction(prompt: str) -> str | None:
     return instruction[1].strip()
 
 
+def in_brackets(action: str) -> tuple[str, str] | None:
+    """The name and the words of `search[words]` or `search(words)`; `None` for anything else.
+
+    Example:
+        >>> in_brackets("search[Ada]"), in_brackets("search")
+        (('search', 'Ada'), None)
+    """
+    brackets = _BRACKETS.match(action)
+    return None if brackets is None else (brackets[1], brackets[2])
+
+
 def action_of(action: str, arguments: str | None = None) -> dict[str, Any]:
     """The message of an agent that acts, or hands in its answer (`finish[…]`).
 
@@ -200,13 +211,11 @@ def action_of(action: str, arguments: str | None = None) -> dict[str, Any]:
     """
     name, words = action, arguments or ""
     if arguments is None:
-        brackets = _BRACKETS.match(action)
-        if brackets:
-            name, words = brackets.groups()
+        name, words = in_brackets(action) or (action, "")
     is_json = words.lstrip().startswith("{")
     if not is_json:
         words = words.strip().strip("\"'")
-    if name.lower() == "finish":
+    if name.lower() == "finish" and not is_json:
         return answer_message(words)
     call = {"name": name, "arguments": words if is_json else {"query": words}}
     return {"role": "assistant", "tool_calls": [call]}

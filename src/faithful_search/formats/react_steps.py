@@ -9,12 +9,14 @@ from .. import columns
 from .base import Chat, Format, Messages, mapping, mappings, text
 from .blocks import as_json
 from .call_texts import answer_message, hands_in
-from .react import action_of
+from .react import action_of, in_brackets
 
 _LISTS = ("trajectory", "steps", "history", "scratchpad", "react_steps", "intermediate_steps")
 _THOUGHTS = ("thought", "thoughts", "reasoning", "think")
 _OBSERVATIONS = ("observation", "obs", "observations", "result", "tool_output")
 _ACTIONS = ("action", "tool", "tool_name")
+_TOOLS = ("tool_name", "tool")
+_NO_TOOL = ("none", "null")  # what stands for a tool's name in a step without one
 _INPUTS = (
     *("action_input", "action_args", "action_arguments", "tool_input", "tool_args"),
     *("arguments", "args"),
@@ -107,24 +109,43 @@ def _action(step: Mapping[str, Any]) -> dict[str, Any] | None:
     name, arguments = _named(step)
     if name is None:
         return None
-    if arguments is None and isinstance(step.get("action"), str):
-        return action_of(name)  # `search[words]`
-    if isinstance(arguments, str) and not arguments.lstrip().startswith("{"):
-        arguments = {"query": arguments}
-    return {"role": "assistant", "tool_calls": [{"name": name, "arguments": arguments or {}}]}
+    tool = None if hands_in(name) else _tool_beside(step)
+    if arguments is None and tool is not None:
+        names_the_tool = name.casefold() == tool.casefold()
+        arguments = {} if names_the_tool else {"action": name}
+    elif arguments is None:
+        arguments = "" if isinstance(step.get("action"), str) else {}
+    name = tool or name
+    if isinstance(arguments, str):
+        return action_of(name, arguments)
+    return {"role": "assistant", "tool_calls": [{"name": name, "arguments": arguments}]}
+
+
+def _tool_beside(step: Mapping[str, Any]) -> str | None:
+    """The name of the tool that stands beside an action in words, such as "call a tool" or what the
+    tool is to do. `None` where there is no such name.
+    """
+    name = text(_first(step, _TOOLS))
+    if name is None or not isinstance(step.get("action"), str):
+        return None
+    return None if name.strip().casefold() in _NO_TOOL else name.strip()
 
 
 def _named(step: Mapping[str, Any]) -> tuple[str | None, Any]:
-    """The name of a step's action, and its arguments: within the action or beside it."""
-    name = _first(step, _ACTIONS)
+    """The name of a step's action, and its arguments: within the action, beside it, or in brackets
+    behind the name.
+    """
+    action = _first(step, _ACTIONS)
     arguments = _first(step, _TOOL_INPUTS if _is_of_tool(step) else _INPUTS)
-    if isinstance(name, Mapping):
-        within = _first(name, ("arguments", "args", "input", *_INPUTS))
+    if isinstance(action, Mapping):
+        within = _first(action, ("arguments", "args", "input", *_INPUTS))
         arguments = arguments if within is None else within
-        name = _first(name, ("name", "tool", "tool_name", "type", "action"))
-    if not isinstance(name, str) or not name.strip():
+        action = _first(action, ("name", "tool", "tool_name", "type", "action"))
+    name = text(action)
+    if name is None:
         return None, None
-    return name.strip(), arguments
+    brackets = in_brackets(name.strip()) if arguments is None else None
+    return brackets or (name.strip(), arguments)
 
 
 def _is_answer(message: Mapping[str, Any]) -> bool:
