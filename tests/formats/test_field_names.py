@@ -371,6 +371,12 @@ def test_a_failure_is_no_evidence(fields):
 
 UNREAD: dict[str, list[dict[str, Any]]] = {
     "a list of calls": [ASKED, agent(content="Veldt", tool_log=[{"query": "Ada", "got": PASSAGE}])],
+    "a list of another name": [ASKED, agent(content="Veldt", consulted=[{"body": PASSAGE}])],
+    "sources whose fields are not known": [
+        ASKED,
+        agent(content="Veldt", sources=[{"body": PASSAGE}]),
+    ],
+    "a list beside a question": [{**ASKED, "context": [{"body": PASSAGE}]}, ANSWER],
     "a part among others": [ASKED, agent(content=[{"widget": {}}, {"type": "text", "text": "V"}])],
     "details of Open WebUI's": [
         ASKED,
@@ -390,6 +396,20 @@ UNREAD: dict[str, list[dict[str, Any]]] = {
 @pytest.mark.parametrize("chat", UNREAD.values(), ids=UNREAD)
 def test_what_is_not_read_is_an_issue(chat):
     assert "content_unread" in kinds(read(*chat))
+
+
+LISTS_READ: dict[str, dict[str, Any]] = {
+    "sources": {"sources": [{"url": "https://a.org", "date": "1 May 1907"}]},
+    "citations": {"annotations": [{"url": "https://a.org", "title": "Ada of Veldt"}]},
+    "the content": {"content": [{"type": "text", "text": "Veldt", "about": "A town."}]},
+    "single words": {"safety": [{"category": "VIOLENCE", "probability": "LOW"}]},
+    "what Open WebUI shows meanwhile": {"statusHistory": [{"description": "Searching the web"}]},
+}
+
+
+@pytest.mark.parametrize("fields", LISTS_READ.values(), ids=LISTS_READ)
+def test_lists_that_are_read_or_say_nothing_are_no_issue(fields):
+    assert "content_unread" not in kinds(read(ASKED, agent(**{"content": "Veldt", **fields})))
 
 
 def test_a_chat_without_an_agent_is_an_issue():

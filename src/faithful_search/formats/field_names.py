@@ -54,11 +54,13 @@ _SPEAKS = re.compile(
 )
 _TELLS = re.compile(
     r"(?:stamp|date|model|_at|signature|effort|tokens?|ids?|names?|time|duration|count|metadata|"
-    r"config|choice|reason|tools|status|usage|kwargs)\Z",
+    r"config|choice|reason|tools|status|status_?history|usage|kwargs)\Z",
     re.IGNORECASE,
 )
 # Fields in which a user's message may hold documents
 _ATTACHED = re.compile(r"attach|document|(?:\A|_)files?\Z", re.IGNORECASE)
+# Fields that may hold a message's content as a list of parts: what is not read of it is told there
+_LISTS_OF_PARTS = ("content", "parts", *_CONTENTS)
 _MAY_HOLD_TEXTS = (str, list, tuple, Mapping)
 _DEEPEST = 6  # levels of a field's value that are searched for texts
 
@@ -146,8 +148,8 @@ def unread(
     fields_read: Sequence[str],
     nothing_read: bool = False,
 ) -> list[str]:
-    """The fields of a message that may hold a call, a result or a thought, and hold a text that was
-    not read.
+    """The fields of a message that may hold a call, a result or a thought by their name, or list
+    objects, and hold a text that was not read.
 
     Args:
         message: the message with its usual names.
@@ -164,7 +166,7 @@ def unread(
     for name, value in message.items():
         if not value or name in fields_read or not isinstance(value, _MAY_HOLD_TEXTS):
             continue
-        may_speak = nothing_read or _SPEAKS.search(name)
+        may_speak = nothing_read or _SPEAKS.search(name) or _lists_objects(name, value)
         if not may_speak or _TELLS.search(name):
             continue
         if any(text not in text_read for text in _texts(value)):
@@ -173,14 +175,23 @@ def unread(
 
 
 def unread_attachments(message: Mapping[str, Any], texts: Sequence[str]) -> list[str]:
-    """The fields in which a user's message may hold documents, with a text that was not read.
+    """The fields in which a user's message may hold documents, by their name or as a list of
+    objects, with a text that was not read.
 
     Example:
         >>> unread_attachments({"role": "user", "attachments": [{"text": "Look it up."}]}, [])
         ['attachments']
     """
-    attached = {name: value for name, value in message.items() if _ATTACHED.search(name)}
+    attached: dict[str, Any] = {}
+    for name, value in message.items():
+        if _ATTACHED.search(name) or _lists_objects(name, value):
+            attached[name] = value
     return unread(attached, texts, (), nothing_read=True)
+
+
+def _lists_objects(name: str, value: Any) -> bool:
+    """Whether a field lists objects, and is not where a message has the parts of its content."""
+    return name not in _LISTS_OF_PARTS and bool(mappings(value, pure=True))
 
 
 def _texts(value: Any, depth: int = 0) -> Iterator[str]:

@@ -11,6 +11,7 @@ from .base import first, mapping, mappings
 from .blocks import Part
 from .cited import grounded, sent_with
 from .field_names import role_of, unread, unread_attachments
+from .searches import searched_beside
 
 # Roles by other names of theirs, in lower case
 _ROLES = {
@@ -114,12 +115,27 @@ def _unread_fields(role: str, message: Mapping[str, Any], parts: Sequence[Part])
     texts = [str(part.value) for part in parts if part.kind in ("text", "thought", "result")]
     names: list[str] = []
     if role == "assistant" or nothing_read:
-        names = unread(message, texts, _READ, nothing_read)
+        fields_read = [*_READ, *_fields_of_sources(message)]
+        names = unread(message, texts, fields_read, nothing_read)
     elif role == "user":
         names = unread_attachments(message, texts)
     if role == "assistant" and any(map(_DETAILS.search, texts)):
         names.append("details")
     return [Part("unread", name) for name in names]
+
+
+def _fields_of_sources(message: Mapping[str, Any]) -> list[str]:
+    """The fields of a message that list what it cites, or what an API retrieved for it, in a form
+    that is read.
+    """
+    names: list[str] = []
+    for name, value in message.items():
+        if not isinstance(value, list | tuple):
+            continue
+        field = {name: value}
+        if sent_with("", field) or searched_beside(field, "", 0):
+            names.append(name)
+    return names
 
 
 def parts_of(role: str, message: Mapping[str, Any]) -> list[Part]:
