@@ -23,6 +23,12 @@ def cited(message: dict) -> tuple[Citation, ...]:
     return parse([*SEARCH, {"role": "assistant", **message}]).steps[-1].citations
 
 
+GROUNDED = {
+    "grounding_chunks": [{"web": {"uri": ADA, "title": "ex.org"}}],
+    "grounding_supports": [
+        {"segment": {"start_index": 0, "end_index": 9}, "grounding_chunk_indices": [0]}
+    ],
+}
 URL = {"type": "url_citation", "start_index": 0, "end_index": 9, "url": ADA, "title": "Ada"}
 MESSAGES = {
     "openai, text": {
@@ -54,6 +60,16 @@ MESSAGES = {
                 {"segment": {"startIndex": 0, "endIndex": 9}, "groundingChunkIndices": [0]}
             ],
         },
+    },
+    "gemini, in Python": {"content": ANSWER, "grounding_metadata": GROUNDED},
+    "gemini, through LangChain": {
+        "content": ANSWER,
+        "response_metadata": {"grounding_metadata": GROUNDED},
+    },
+    "gemini, twice": {
+        "content": ANSWER,
+        "grounding_metadata": GROUNDED,
+        "response_metadata": {"grounding_metadata": GROUNDED},
     },
 }  # fmt: skip
 

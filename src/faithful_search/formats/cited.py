@@ -5,7 +5,7 @@
 | OpenAI, xAI, Azure, OpenRouter | `annotations` of a text, or of a message: `url_citation`, `file_citation` |
 | Anthropic | `citations` of a text, with `cited_text` |
 | Cohere | `citations` of a message, with `start`, `end` and `sources` |
-| Gemini | `groundingMetadata` of a candidate |
+| Gemini | `groundingMetadata` of a candidate; LangChain keeps it in `response_metadata` |
 
 Addresses alone, as Perplexity's `citations`, are results of a search (`searches`).
 """

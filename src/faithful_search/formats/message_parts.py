@@ -11,7 +11,7 @@ from .base import first, mapping, mappings
 from .blocks import Part
 from .cited import grounded, sent_with
 from .field_names import role_of, unread, unread_attachments
-from .searches import searched_beside
+from .searches import grounding_metadata, places_beside, searched_beside
 
 # Roles by other names of theirs, in lower case
 _ROLES = {
@@ -299,11 +299,14 @@ def _calls_in(content: str) -> list[Part]:
 def _with_sources(content: list[Part], message: Mapping[str, Any]) -> list[Part]:
     """The content's parts, of which the first text cites what the message lists beside it."""
     text = "".join(part.value for part in content if part.kind == "text")
-    sent = sent_with(text, message) + grounded(text, mapping(message, "groundingMetadata"))
+    sent = sent_with(text, message)
+    for fields in places_beside(message):
+        sent += grounded(text, grounding_metadata(fields))
     if not sent:
         return content
     for number, part in enumerate(content):
         if part.kind == "text":
-            content[number] = part._replace(citations=part.citations + sent)
+            citations = dict.fromkeys((*part.citations, *sent))  # some send them twice
+            content[number] = part._replace(citations=tuple(citations))
             break
     return content

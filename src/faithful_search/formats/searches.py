@@ -85,8 +85,8 @@ def searched_beside(
     if executed:
         return executed
     identity = f"search {number}"
-    for fields in (message, *(mapping(message, name) for name in _BESIDE)):
-        metadata = mapping(fields, "groundingMetadata") or mapping(fields, "grounding_metadata")
+    for fields in places_beside(message):
+        metadata = grounding_metadata(fields)
         queries = metadata.get("webSearchQueries") or metadata.get("web_search_queries")
         fetched = _read_pages(fields)
         if fetched and not metadata:
@@ -102,6 +102,18 @@ def searched_beside(
         if passages:
             return search("web_search", {"query": query}, passages, identity)
     return []
+
+
+def places_beside(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The message, and the objects in it where gateways and frameworks keep what an API sent beside
+    it.
+    """
+    return [message, *(mapping(message, name) for name in _BESIDE)]
+
+
+def grounding_metadata(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What Gemini says its answer is grounded on, in either spelling; empty for nothing."""
+    return mapping(fields, "groundingMetadata") or mapping(fields, "grounding_metadata")
 
 
 def _executed(message: Mapping[str, Any], number: int) -> Messages:
