@@ -299,6 +299,37 @@ def test_a_row_whose_columns_of_one_name_differ_is_left_out(tmp_path):
     assert second.trajectory.answers == ("Orvik", "the town")
 
 
+def columns_twice(tmp_path, name: str, first: str, second: str):
+    """The row of a table that has the columns of `ASKED` and two of one name."""
+    path = tmp_path / "a.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*ASKED, name, name])
+        writer.writerow([*ASKED.values(), first, second])
+    [row] = read_trajectories(path)
+    return row
+
+
+def test_columns_of_one_name_that_are_not_read_may_differ(tmp_path):
+    row = columns_twice(tmp_path, "cost", "1", "2")
+    assert row.trajectory.answer == "Orvik"
+
+
+@pytest.mark.parametrize("name", ["id", "gold_answers", "messages", "metadata"])
+def test_columns_of_one_name_that_are_read_may_not(tmp_path, name):
+    values = {
+        "messages": ('[{"role": "assistant", "content": "a"}]', "none"),
+        "metadata": ('{"gold_answer": "Orvik"}', '{"gold_answer": "Veldt"}'),
+    }
+    row = columns_twice(tmp_path, name, *values.get(name, ("1", "2")))
+    assert f"columns called {name!r} that differ" in row.error
+
+
+@pytest.mark.parametrize("values", [("", "7"), ("7", "")])
+def test_of_columns_of_one_name_the_filled_one_counts(tmp_path, values):
+    assert columns_twice(tmp_path, "id", *values).trajectory.id == "7"
+
+
 def test_columns_without_a_name_may_differ(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"output,,\n<answer>x</answer>,1,2\n")
     [row] = read_trajectories(tmp_path / "a.csv")

@@ -32,6 +32,10 @@ PathLike = str | os.PathLike[str]
 Data = bytes | DataError
 """The JSON of a row, or why there is none."""
 STDIN = "-"
+TWINS = "further columns of one name"
+"""The field of a table's row with the other values of columns that have one name and differ: those
+of each name in a list. The first value stands under the name itself.
+"""
 _READ = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".eval")
 _MARKDOWN = (".md", ".markdown")  # each such file is one report
 _HUB = "hf://datasets/"
@@ -396,7 +400,10 @@ def _report(path: Path) -> bytes:
 
 
 def _table_rows(path: Path, tabs: bool) -> Iterator[tuple[int, Data]]:
-    """The rows of a table whose header names the columns. A JSON array or object in a cell is read."""
+    """The rows of a table whose header names the columns. A JSON array or object in a cell is read.
+
+    Of columns of one name the filled one counts; where their values differ, the others are `TWINS`.
+    """
     csv.field_size_limit(unpacking.MOST_LINE)
     with _reading(path), unpacking.unpacked(path) as file:
         lines = (line.decode("utf-8", "surrogateescape") for line in unpacking.lines(path, file))
@@ -423,12 +430,14 @@ def _table_row(header: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:
     if len(cells) != len(header):  # columns have moved: nothing in the row can be trusted
         return {f"{len(cells)} cells under {len(header)} names of columns": None}
     row: dict[str, Any] = {}
+    twins: dict[str, list[Any]] = {}
     for name, cell in zip(header, cells, strict=True):
         value = _cell(cell)
-        if name and row.get(name, value) != value:
-            return {f"columns called {name!r} that differ": None}
-        row[name] = value
-    return row
+        if row.get(name) is None:
+            row[name] = value
+        elif value is not None and value != row[name]:
+            twins.setdefault(name, []).append(value)
+    return {**row, TWINS: twins} if twins else row
 
 
 def _cell(text: str) -> Any:

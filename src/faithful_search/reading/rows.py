@@ -20,7 +20,7 @@ from ..dialects.segments import Responses
 from ..errors import DataError, DialectError
 from ..trajectory import Issue, Trajectory
 from ..wire.failures import FailureLog
-from .files import Data, PathLike, read_json
+from .files import TWINS, Data, PathLike, read_json
 from .settings import WHOLE, ReadingSettings
 
 # A row's JSON is decoded for its samples only where a column that may hold a list of them begins
@@ -149,14 +149,36 @@ class Reader:
         The second value has the name of the column of the text ("text"), of the question
         ("question") and of the gold answers ("gold"); it is empty where there is none. If the
         question or the gold answers are missing, "unused" names the columns that may hold them.
-        Raises as `parse` does.
+        Raises as `parse` does, and `DataError` where columns of one name differ and it depends on
+        them what is read.
         """
         row, repairs = decoded(data)
+        twins = row.pop(TWINS, None) if isinstance(row, dict) else None
         trajectory, taken = self.read_row(row)
+        if isinstance(twins, dict):
+            self._check_twins(trajectory, row, twins)
         if repairs:
             issues = (Issue("text_repaired", repair) for repair in repairs)
             trajectory = msgspec.structs.replace(trajectory, issues=(*trajectory.issues, *issues))
         return trajectory, taken
+
+    def _check_twins(
+        self, trajectory: Trajectory, row: dict[str, Any], twins: Mapping[str, Sequence[Any]]
+    ) -> None:
+        """Raise `DataError` where the row gives another trajectory, or none, with the value of
+        another column of the same name.
+        """
+        for name, values in twins.items():
+            for value in values:
+                try:
+                    other, _ = self.read_row({**row, name: value})
+                except (DataError, DialectError):
+                    other = None
+                if other != trajectory:
+                    raise DataError(
+                        f"columns called {name!r} that differ: what is read depends on them, so "
+                        "remove or rename all but one"
+                    )
 
     def read_row(self, row: Any) -> tuple[Trajectory, dict[str, str]]:
         """As `read`, of a row that was decoded already."""
