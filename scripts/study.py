@@ -439,6 +439,9 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=None, help="at most so many of each setting")
     parser.add_argument(
+        "--first_seed", type=int, default=0, help="leave out the seeds before this one"
+    )
+    parser.add_argument(
         "--measured", action="store_true", help="train nothing: tables and figures of what is there"
     )
     args = parser.parse_args()
@@ -484,7 +487,7 @@ def plan(study: Study, args: argparse.Namespace) -> list[Run]:
     study is balanced.
     """
     runs = [Run(START, args.out / "cold_start", tiny_policy(study.start))]
-    for seed in range(max(setting.seeds for setting in study.settings.values())):
+    for seed in range(args.first_seed, max(setting.seeds for setting in study.settings.values())):
         for name, setting in study.settings.items():
             if seed < setting.seeds:
                 folder = args.out / f"{''.join(c if c.isalnum() else '_' for c in name)}_{seed}"
