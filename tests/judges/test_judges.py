@@ -195,6 +195,7 @@ def test_flags_reach_the_judge_or_leave_its_defaults():
             {},
             "'nli' needs a model: name its directory or Hub id with --judge_model",
         ),
+        ("endpoint", None, URL, {}, "needs a model: name what its server calls it with"),
         ("endpoint", "served", URL, {"judge_prices": "1"}, "prices '1' are two numbers"),
         ("remote", None, None, {}, "needs the URL of `faithful-search serve-judge`"),
         ("remote", None, "127.0.0.1:1", {}, "must look like http://127.0.0.1:8001"),

@@ -108,6 +108,12 @@ def test_the_policy_names_the_pages_own_script_and_style(tmp_path):
     assert " style=" not in re.sub(r"<(script|style)>.*?</\1>", "", text, flags=re.DOTALL)
 
 
+def test_one_trajectory_is_not_counted_as_several(tmp_path):
+    shown = plain(make(tmp_path, [rollout(1)]))
+    assert "1 trajectory scored" in shown
+    assert "1 trajectories" not in shown
+
+
 def test_the_page_says_what_was_measured_and_how_sure_that_is(tmp_path):
     page = make(tmp_path, [rollout(n) for n in range(4)])
     text, shown = page.read_text(encoding="utf-8"), plain(page)

@@ -69,9 +69,10 @@ def load(kind: str, model: str | None = None, **settings: Any) -> Judge:
         raise ConfigError(f"the judge {kind!r} has no model")
     if judge.needs_model and not model:
         if judge.preset is None:
+            name = "what its server calls it" if "url" in judge.flags else "its directory or Hub id"
             raise ConfigError(
-                f"the judge {kind!r} needs a model: name its directory or Hub id with --judge_model, "
-                f"or in Python load({kind!r}, model)"
+                f"the judge {kind!r} needs a model: name {name} with --judge_model, or in Python "
+                f"load({kind!r}, model)"
             )
         model = judge.preset.model
     with needs(f"the judge {kind!r} runs a model here and", "train"):
