@@ -69,6 +69,12 @@ def test_the_temperature_fits_a_judge_that_is_too_sure():
     assert temperature == pytest.approx(8 / math.log(3), rel=0.05)
 
 
+def test_a_blank_hypothesis_moves_no_temperature():
+    blank = [row(number, True, hypothesis=" ") for number in range(40)]
+    expected = calibrate(judge(knowing), FILE, ROWS).temperature
+    assert calibrate(judge(knowing), FILE, [*ROWS, *blank]).temperature == expected
+
+
 def test_a_band_in_which_it_guesses_is_left_open():
     coin = [row(number, number % 2 > 0, hypothesis="w1 w2") for number in range(40)]
     assert calibrate(judge(constant), FILE, coin).unsure > 0

@@ -16,6 +16,7 @@ from faithful_search.distil.span_export import TorchNetwork, export
 from faithful_search.distil.span_model import (
     IGNORED,
     collate,
+    open_saved,
     open_span_model,
     save,
     span_rows,
@@ -120,12 +121,36 @@ def test_the_float_export_gives_the_scores_of_training(encoder, tmp_path):
     )
 
 
-def test_training_goes_on_from_a_saved_judge(encoder, tmp_path):
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory, encoder: str) -> Any:
+    """A network, and the directory in which it was saved as a judge."""
+    folder = tmp_path_factory.mktemp("kept")
     model, tokenizer = open_span_model(encoder, seed=7)
-    JudgeFile("span").write(tmp_path)
-    save(model, tokenizer, tmp_path)
-    again, _ = open_span_model(str(tmp_path))
+    JudgeFile("span").write(folder)
+    save(model, tokenizer, folder)
+    return model, str(folder)
+
+
+def test_training_goes_on_from_a_saved_judge(kept):
+    model, folder = kept
+    again, _ = open_saved(folder)
     assert again.marks.weight.tolist() == model.marks.weight.tolist()
+
+
+def test_a_saved_judge_is_not_taken_for_an_encoder(kept):
+    with pytest.raises(ConfigError, match="open_saved"):
+        open_span_model(kept[1])
+
+
+def test_a_saved_judge_opens_in_the_dtype_that_is_asked_for(kept):
+    model, _ = open_saved(kept[1], dtype="bfloat16")
+    assert model.encoder.dtype == torch.bfloat16
+
+
+def test_an_encoder_of_half_precision_reads(encoder):
+    model, tokenizer = open_span_model(encoder, dtype=torch.bfloat16)
+    judge = SpanJudge(TorchNetwork(model.eval()), SpanReader(tokenizer))
+    assert 0 < judge.judge_batch(PAIRS[:1])[0].p < 1
 
 
 def test_a_false_pair_without_spans_labels_no_token():

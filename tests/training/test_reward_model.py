@@ -407,6 +407,8 @@ def test_no_group_is_on_two_sides(drawn, share):
     [
         ({"head": "other"}, "unknown head"),
         ({"head": "generator", "balance": "weights"}, "balance by 'resample'"),
+        ({"head": "spans", "balance": "weights"}, "balance by 'resample'"),
+        ({"head": "spans", "measure_dtype": "bfloat16"}, "in 8 bits"),
         ({"validation": 0.0}, "validation is a share"),
         ({"patience": -1}, "patience must be 0 or more"),
         ({"head": "generator", "freeze_layers": 2}, "goes with the encoder head"),
@@ -425,8 +427,12 @@ def test_untrainable_pairs_and_misfitting_settings_are_refused(encoder, tmp_path
         divided([row(number, True, "heldout" if number % 2 else "train") for number in range(50)])
     with pytest.raises(ConfigError, match="set eval_strategy"):
         train_judge(rows(), encoder, settings(tmp_path, eval_strategy="no"))
-    with pytest.raises(ConfigError, match="leave use_peft to the generator"):
+    with pytest.raises(ConfigError, match="leave use_peft and quantised weights to the generator"):
         train_judge(rows(), encoder, settings(tmp_path), peft_config=lora())
+    with pytest.raises(ConfigError, match="leave use_peft and quantised weights to the generator"):
+        train_judge(
+            rows(), encoder, settings(tmp_path), model_kwargs={"quantization_config": object()}
+        )
     with pytest.raises(DataError, match="no pair is left to train on"):
         train_judge(
             [msgspec.structs.replace(item, hypothesis=" ") for item in rows()],

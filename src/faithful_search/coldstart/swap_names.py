@@ -18,13 +18,18 @@ from ..tasks import Task, load_tasks
 from ..text import NameFinder
 from ..trajectory import Evidence, Step, ToolCall, Trajectory
 
-_PARTS: dict[type, tuple[tuple[str, ...], dict[str, Any]]] = {
-    Trajectory: (("steps", "question", "answer", "answers"), {"text": "", "tokens": None}),
-    Step: (("think", "call", "evidence", "note", "answer"), {"spans": {}}),
-    ToolCall: (("arguments",), {"raw": ""}),
-    Evidence: (("title", "text"), {}),
+_FIELDS_WITH_NAMES: dict[type, tuple[str, ...]] = {
+    Trajectory: ("steps", "question", "answer", "answers"),
+    Step: ("think", "call", "evidence", "note", "answer"),
+    ToolCall: ("arguments",),
+    Evidence: ("title", "text"),
 }
-"""Which fields may hold names, and what is no longer true of a changed copy."""
+_EMPTIED_FIELDS: dict[type, dict[str, Any]] = {
+    Trajectory: {"text": "", "tokens": None},
+    Step: {"spans": {}},
+    ToolCall: {"raw": ""},
+}
+"""What a copy about other names has in the fields that are true of the original alone."""
 
 
 class NameSwapper:
@@ -59,7 +64,7 @@ class NameSwapper:
             names.update(self.finder.find(text))
             return text
 
-        _mapped(trajectory, collect)
+        _with_texts_changed(trajectory, collect)
         by_type: defaultdict[str, list[str]] = defaultdict(list)
         for name in sorted(names):
             by_type[self.finder.names[name]].append(name)
@@ -69,7 +74,7 @@ class NameSwapper:
                 drawn = rng.sample(self._names_of_type[type_], len(old))
                 new_names |= zip(old, drawn, strict=True)
             rename = partial(self.finder.sub, new_names.__getitem__)
-            swapped: Trajectory = _mapped(trajectory, rename)
+            swapped: Trajectory = _with_texts_changed(trajectory, rename)
             if not self.leaks(swapped):
                 return replace(swapped, id=trajectory.id if id is None else id)
         raise DataError(
@@ -87,19 +92,23 @@ class NameSwapper:
         return False
 
 
-def _mapped(value: Any, change: Callable[[str], str]) -> Any:
-    """A copy of the value with every text in it that may hold names changed."""
+def _with_texts_changed(value: Any, change: Callable[[str], str]) -> Any:
+    """A copy of a trajectory, or of what stands in one, with every text in it changed that may hold
+    names.
+    """
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {key: _mapped(entry, change) for key, entry in value.items()}
+        return {key: _with_texts_changed(entry, change) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_mapped(entry, change) for entry in value)
-    names, stale = _PARTS.get(type(value), ((), {}))
-    if not names:
+        return type(value)(_with_texts_changed(entry, change) for entry in value)
+    kind = type(value)
+    if kind not in _FIELDS_WITH_NAMES:
         return value
-    parts = {name: _mapped(getattr(value, name), change) for name in names}
-    return replace(value, **parts, **stale)
+    changed = dict(_EMPTIED_FIELDS.get(kind, {}))
+    for name in _FIELDS_WITH_NAMES[kind]:
+        changed[name] = _with_texts_changed(getattr(value, name), change)
+    return replace(value, **changed)
 
 
 def world_swapper(names: Mapping[str, str]) -> NameSwapper:
@@ -142,21 +151,21 @@ def held_out_facts(
     """(subject, object) of every fact that swapped evidence may not state: those that the held-out
     questions rest on (`meta["chain"]`), and those of held-out passages (`facts`) and triples.
     """
-    held_out: set[tuple[str, str]] = set()
+    subjects_and_objects: set[tuple[str, str]] = set()
     for task in tasks:
         for fact in task.meta.get("chain", ()):
-            held_out.add((fact["subject"], fact["object"]))
+            subjects_and_objects.add((fact["subject"], fact["object"]))
     for row in rows:
         # a passage states several facts, a triple is one
         facts = row["facts"] if "facts" in row else [(row["subject"], None, row["object"])]
         for subject, _, object_ in facts:
-            held_out.add((subject, object_))
-    return held_out
+            subjects_and_objects.add((subject, object_))
+    return subjects_and_objects
 
 
-def check_unseen(trajectories: Iterable[Trajectory], held_out: Collection[str]) -> None:
-    """Raise `DataError` if a tool response holds a held-out passage."""
+def check_unseen(trajectories: Iterable[Trajectory], held_out_texts: Collection[str]) -> None:
+    """Raise `DataError` if a tool response holds one of these passages."""
     for trajectory in trajectories:
         texts = {passage.text for passage in trajectory.passages}
-        for text in texts.intersection(held_out):
+        for text in texts.intersection(held_out_texts):
             raise DataError(f"episode {trajectory.id!r} holds the held-out passage {text[:80]!r}")

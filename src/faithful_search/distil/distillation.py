@@ -42,7 +42,7 @@ from .pairs import (
 from .settings import Distillation
 from .span_calibration import calibrate
 from .span_export import TorchNetwork, export
-from .span_model import collate, open_span_model, save, span_rows
+from .span_model import collate, is_saved, open_saved, open_span_model, save, span_rows
 
 AFTER, BEFORE, SECOND = "distilled", "untrained", "second run"
 
@@ -133,10 +133,12 @@ def _trainer(
     # or a resumed run would forget how long it has been patient
     args.restore_callback_states_from_checkpoint = True
     args.save_only_model = False
-    if settings.head != "generator" and peft_config is not None:
+    if settings.head != "generator" and (
+        peft_config is not None or "quantization_config" in kwargs
+    ):
         raise ConfigError(
-            f"the {settings.head} head is trained whole (or with layers frozen): leave use_peft to "
-            "the generator"
+            f"the {settings.head} head is trained whole (or with layers frozen): leave use_peft and "
+            "quantised weights to the generator"
         )
     rows: Sequence[Labelled] = parts.train
     if settings.balance == "resample":
@@ -197,7 +199,11 @@ def _open(name: str, args: Any, settings: Distillation, kwargs: dict[str, Any]) 
     if settings.head == "encoder":
         return heads.open_classifier(name, args.seed, **kwargs)
     if settings.head == "spans":
-        return open_span_model(name, settings.token_weight, args.seed, **kwargs)
+        if not is_saved(name):
+            return open_span_model(name, settings.token_weight, args.seed, **kwargs)
+        # A directory has no revisions
+        kwargs = {key: value for key, value in kwargs.items() if key != "revision"}
+        return open_saved(name, settings.token_weight, **kwargs)
     return open_model(AutoModelForCausalLM, name, device="cpu" if args.use_cpu else None, **kwargs)
 
 
@@ -278,7 +284,7 @@ def _save(
     if settings.head == "spans":
         save(trainer.model, judge.reader.tokenizer, Path(args.output_dir))
         # as it was saved: the trainer's own may be wrapped for another precision
-        export(*open_span_model(args.output_dir), Path(args.output_dir))
+        export(*open_saved(args.output_dir), Path(args.output_dir))
         file = calibrate(_load(args, settings), file, calibration)
     else:
         file = _with_temperature(_load(args, settings), file, calibration)

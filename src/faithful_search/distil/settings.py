@@ -58,10 +58,15 @@ class Distillation:
     def __post_init__(self) -> None:
         check_literals(self)
         generates = self.head == "generator"
-        if generates and self.balance == "weights":
+        if self.head != "encoder" and self.balance == "weights":
             raise ConfigError(
-                "the generator head learns with the language model's own loss: balance by "
-                "'resample'"
+                f"the {self.head} head learns with a loss of its own, without weights of labels: "
+                "balance by 'resample'"
+            )
+        if self.head == "spans" and self.measure_dtype is not None:
+            raise ConfigError(
+                "a judge of the 'spans' head is measured as it runs, in 8 bits: leave out "
+                "measure_dtype"
             )
         if generates and (self.freeze_embeddings or self.freeze_layers):
             raise ConfigError("freeze_… goes with the encoder head; a generator takes LoRA")

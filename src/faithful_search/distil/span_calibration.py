@@ -9,8 +9,7 @@ from dataclasses import replace
 import msgspec
 
 from ..judges.distilled import JudgeFile, calibrated
-from ..judges.lexical import GroundingJudge
-from ..judges.span import SpanJudge, with_words
+from ..judges.span import SpanJudge, counted_p, with_words
 from ..measure.agreement import Labelled, statistics
 from . import heads
 
@@ -22,24 +21,39 @@ _CHANCE = 0.6
 
 
 def calibrate(judge: SpanJudge, file: JudgeFile, rows: Sequence[Labelled]) -> JudgeFile:
-    """The file with the weight of words that has the highest mean AUROC over the sources of the
-    rows, the temperature that fits p to their labels, and the widest band around the threshold in
-    which at most 60 % of the labels would be right; 0 where there is none.
+    """The file with three settings that are chosen one after the other by labelled pairs.
+
+    1. `words`: the weight of the comparison of words with the highest AUROC, in the mean over the
+       sources of the rows.
+    2. `temperature`: the one that fits p, with these words, to the labels.
+    3. `unsure`: how far from the threshold, on both sides, the widest band reaches in which at
+       most 60 % of the labels would be right; 0 where there is none.
+
+    Rows with a blank hypothesis say nothing about the network, which is not asked about them.
     """
-    pairs = [row.pair for row in rows]
-    network = replace(judge, words=0.0, temperature=1.0, unsure=0.0)
-    network_p = [verdict.p or 0.0 for verdict in network.judge_batch(pairs)]
-    words_p = [verdict.p or 0.0 for verdict in GroundingJudge().judge_batch(pairs)]
+    rows = [row for row in rows if row.pair.hypothesis.strip()]
+    network_p = _network_p(judge, rows)
+    words_p = [counted_p(row.pair) for row in rows]
     p_by_weight: dict[float, list[float]] = {}
     for weight in WEIGHTS:
         both = zip(network_p, words_p, strict=True)
-        p_by_weight[weight] = [with_words(first, second, weight) for first, second in both]
-    best = max(WEIGHTS, key=lambda weight: _mean_auroc(rows, p_by_weight[weight]))
+        p_by_weight[weight] = [with_words(network, words, weight) for network, words in both]
+    words = max(WEIGHTS, key=lambda weight: _mean_auroc(rows, p_by_weight[weight]))
     labels = [row.label for row in rows]
-    temperature = heads.fit_temperature(p_by_weight[best], labels)
-    p = [calibrated(value, temperature) for value in p_by_weight[best]]
+    temperature = heads.fit_temperature(p_by_weight[words], labels)
+    p = [calibrated(value, temperature) for value in p_by_weight[words]]
     unsure = _band(p, labels, file.threshold)
-    return msgspec.structs.replace(file, words=best, temperature=temperature, unsure=unsure)
+    return msgspec.structs.replace(file, words=words, temperature=temperature, unsure=unsure)
+
+
+def _network_p(judge: SpanJudge, rows: Sequence[Labelled]) -> list[float]:
+    """The network's own p of each row."""
+    uncalibrated = replace(judge, words=0.0, temperature=1.0, unsure=0.0)
+    values = []
+    for verdict in uncalibrated.judge_batch([row.pair for row in rows]):
+        assert verdict.p is not None  # it abstains in the band of `unsure` alone, which is empty
+        values.append(verdict.p)
+    return values
 
 
 def _mean_auroc(rows: Sequence[Labelled], p: Sequence[float]) -> float:

@@ -7,6 +7,9 @@ token  = sigmoid(w · h_i)                       that token i of the hypothesis 
 pair   = sigmoid(v · gelu(U [h_cls; mean h_i; max h_i]))      that the hypothesis is supported
 loss   = BCE(pair) + weight * BCE(token), where the places of errors are known
 ```
+
+The heads look opposite ways: 1 is good of a pair and bad of a token, since a token is marked where
+something is wrong with it. So are their labels.
 """
 
 import math
@@ -61,7 +64,7 @@ class SpanModel(nn.Module):
         labels also the `loss`.
         """
         words = self.encoder.get_input_embeddings()(input_ids)
-        embedded = words + self.marks(marks)
+        embedded = (words + self.marks(marks)).to(words.dtype)  # that of the encoder's weights
         output = self.encoder(inputs_embeds=embedded, attention_mask=attention_mask)
         states = output.last_hidden_state.float()
         token_logits = self.token_head(states).squeeze(-1)
@@ -81,34 +84,64 @@ class SpanModel(nn.Module):
 
 
 def open_span_model(
-    name: str, token_weight: float = 0.5, seed: int = 0, **kwargs: Any
+    encoder: str, token_weight: float = 0.5, seed: int = 0, **kwargs: Any
 ) -> tuple[SpanModel, Tokenizer]:
-    """The network on an encoder, a Hub id or a directory, and its tokenizer.
+    """A new network on an encoder, a Hub id or a directory, and the encoder's tokenizer.
 
-    Heads and marks are initialised from `seed`; those of a directory in which a span judge was
-    saved are kept. Raises `ConfigError` if they cannot be opened, or for a tokenizer without [CLS]
-    and [SEP].
+    Heads and marks are initialised from `seed`. `kwargs` are of `from_pretrained`; the weights are
+    float32 unless they say otherwise.
+
+    Raises `ConfigError` if it cannot be opened, for a tokenizer without [CLS] and [SEP], and for a
+    directory in which a span judge was saved, which `open_saved` opens.
     """
+    if is_saved(encoder):
+        raise ConfigError(
+            f"{encoder!r} is a span judge, not an encoder: `open_saved` opens it with its heads"
+        )
     kwargs = {key: value for key, value in kwargs.items() if value is not None}
     kwargs.setdefault("dtype", torch.float32)
-    where = {
-        "revision": kwargs.get("revision"),
-        "trust_remote_code": kwargs.get("trust_remote_code", False),
-    }
-    backend = getattr(read_tokenizer(name, **where), "backend_tokenizer", None)
+    tokenizer = _tokenizer(encoder, kwargs.get("revision"), kwargs.get("trust_remote_code", False))
+    torch.manual_seed(seed)
+    with opening(f"the encoder {encoder!r}"):
+        return SpanModel(AutoModel.from_pretrained(encoder, **kwargs), token_weight), tokenizer
+
+
+def open_saved(
+    folder: str,
+    token_weight: float = 0.5,
+    *,
+    dtype: torch.dtype | str = torch.float32,
+    attn_implementation: str | None = None,
+    trust_remote_code: bool = False,
+) -> tuple[SpanModel, Tokenizer]:
+    """The network that `save` wrote into a directory, and its tokenizer.
+
+    `dtype` is that of the encoder's weights; the heads are float32. Raises `ConfigError` as
+    `open_span_model`.
+    """
+    tokenizer = _tokenizer(folder, None, trust_remote_code)
+    config = read_config(folder, trust_remote_code=trust_remote_code)
+    kwargs: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
+    if attn_implementation is not None:
+        kwargs["attn_implementation"] = attn_implementation
+    with opening(f"the span judge {folder!r}"):
+        model = SpanModel(AutoModel.from_config(config, **kwargs), token_weight)
+        load_model(model, Path(folder) / WEIGHTS)
+    return model, tokenizer
+
+
+def is_saved(name: str) -> bool:
+    """Whether this is a directory in which a span judge was saved."""
+    folder = Path(name)
+    return (folder / distilled.FILE).is_file() and (folder / WEIGHTS).is_file()
+
+
+def _tokenizer(name: str, revision: str | None, trust_remote_code: bool) -> Tokenizer:
+    tokenizer = read_tokenizer(name, revision=revision, trust_remote_code=trust_remote_code)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or None in map(backend.token_to_id, ("[CLS]", "[SEP]")):
         raise ConfigError(f"the tokenizer of {name!r} is not one of BERT's kind")
-    torch.manual_seed(seed)
-    folder = Path(name)
-    saved = folder / WEIGHTS
-    is_judge = (folder / distilled.FILE).is_file() and saved.is_file()
-    with opening(f"the encoder {name!r}"):
-        if not is_judge:
-            encoder = AutoModel.from_pretrained(name, **kwargs)
-            return SpanModel(encoder, token_weight), backend
-        model = SpanModel(AutoModel.from_config(read_config(name, **where)), token_weight)
-        load_model(model, saved)
-    return model, backend
+    return backend
 
 
 def save(model: SpanModel, tokenizer: Tokenizer, folder: Path) -> None:
@@ -121,38 +154,49 @@ def save(model: SpanModel, tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def span_rows(reader: SpanReader, rows: Sequence[Labelled]) -> list[dict[str, Any]]:
-    """The inputs of each row, with the labels of the pair and of the tokens of its hypothesis.
-    Rows with an empty hypothesis are left out, and false ones that are read in several parts, of
-    which nobody knows which is wrong.
+    """What the network is trained on: an example for each part in which a hypothesis is read.
+
+    An example holds
+
+    - `input_ids` and `marks`: a number for each token, as in `SpanInput`
+    - `claim`: the first token of the hypothesis and the one behind its last
+    - `labels`: 1.0 if the part is supported, else 0.0
+    - `token_labels`, one for each token of the hypothesis: 1.0 if it is *not* supported, 0.0 if it
+      is, `IGNORED` where that is not known, as in a false pair without `spans`
+    - `length`: the number of tokens
+
+    Of a false hypothesis in several parts those are false in which one of its `spans` begins, ends
+    or goes on. Without `spans` nobody knows which parts these are, so such rows are left out, and
+    rows with a blank hypothesis, too.
     """
-    result = []
+    examples = []
     for row in rows:
         readings = reader.readings(row.pair)
         spans = row.spans
         if spans is None and row.label:
-            spans = ()
-        if len(readings) > 1 and spans is None:
+            spans = ()  # all of it is supported
+        if spans is None and len(readings) > 1:
             continue
         for reading in readings:
             start, end = reading.claim
-            label = row.label
+            is_supported = row.label
             token_labels = [IGNORED] * (end - start)
             if spans is not None:
                 are_unsupported = unsupported_tokens(reading, spans)
                 token_labels = list(map(float, are_unsupported))
-                if len(readings) > 1:  # a part is false only if an error stands in it
-                    label = not any(are_unsupported)
-            result.append(
+                if len(readings) > 1:
+                    is_supported = not any(are_unsupported)
+            examples.append(
                 {
                     "input_ids": reading.ids,
                     "marks": reading.marks,
                     "claim": list(reading.claim),
                     "token_labels": token_labels,
-                    "labels": float(label),
+                    "labels": float(is_supported),
                     "length": len(reading.ids),
                 }
             )
-    return result
+    return examples
 
 
 def collate(
@@ -190,5 +234,5 @@ def _token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     losses = binary_cross_entropy_with_logits(logits, is_unsupported, reduction="none")
     weights = is_labelled * (1 + 2 * is_unsupported)
     row_losses = (losses * weights).sum(1) / weights.sum(1).clamp(min=1)
-    row_counts = (is_labelled.sum(1) > 0).float()  # 0 for a row without a labelled token
-    return (row_losses * row_counts).sum() / row_counts.sum().clamp(min=1)
+    has_labels = (is_labelled.sum(1) > 0).float()  # 1 for each row with a labelled token, else 0
+    return (row_losses * has_labels).sum() / has_labels.sum().clamp(min=1)

@@ -166,8 +166,7 @@ class SpanJudge(Judge):
         worst = logits.index(min(logits))  # the part of the hypothesis that is least supported
         p = _sigmoid(logits[worst])
         if self.words:
-            counted = _COUNTING.judge_batch([pair])[0].p
-            p = with_words(p, counted or 0.0, self.words)
+            p = with_words(p, counted_p(pair), self.words)
         p = distilled.calibrated(p, self.temperature)
         if abs(p - self.threshold) < self.unsure:
             return Verdict(None, None, f"it cannot tell: p = {p:.3f}", self.name)
@@ -180,7 +179,9 @@ class SpanJudge(Judge):
         return Verdict(p, p >= self.threshold, why, self.name)
 
     def _outputs(self, readings: Sequence[SpanInput]) -> list[tuple[float, "NDArray[Any]"]]:
-        """The logit of support of each reading, and those of its hypothesis's tokens."""
+        """Of each reading the logit that its part of the hypothesis is supported, and for each
+        token of the part the logit that it is not.
+        """
         shortest_first = sorted(range(len(readings)), key=lambda place: len(readings[place].ids))
         outputs: dict[int, tuple[float, NDArray[Any]]] = {}
         start = 0
@@ -199,6 +200,18 @@ class SpanJudge(Judge):
                 outputs[place] = float(logits[row]), token_logits[row, first:last]
             start = end
         return [outputs[place] for place in range(len(readings))]
+
+
+def counted_p(pair: Pair) -> float:
+    """The p of the comparison of words, which abstains from no pair.
+
+    Example:
+        >>> counted_p(Pair("The tower stands in Paris.", "It is in Lyon."))
+        0.0
+    """
+    verdict = _COUNTING.judge_batch([pair])[0]
+    assert verdict.p is not None
+    return verdict.p
 
 
 def with_words(network: float, counted: float, words: float) -> float:
