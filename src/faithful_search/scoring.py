@@ -86,7 +86,9 @@ MIXES = {
     "pokee": NamedMix(_pokee, "pokee"),
     "answer_only": NamedMix(_answer_only),
 }
-"""The mixes that `Scoring` knows by name. None of them asks the policy."""
+"""The mixes that `Scoring` knows by name. None of them asks the policy, so that "pou" is Proof-of-Use
+without evidence sensitivity.
+"""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,9 @@ class Scoring:
 
     Args:
         reward: "pou", "veritas", "pokee" or "answer_only" (`MIXES`), a single reward by the name
-            that `faithful_search.rewards.load` takes, or a reward.
+            that `faithful_search.rewards.load` takes, or a reward. "pou" is `pou_mix` without
+            evidence sensitivity, which asks the policy, and with a constant alpha of 1/2; the
+            gauntlet calls it `pou_static`.
         dialect: how the agent writes its calls and answers. By default that of the mix's paper or,
             where it has none, the one detected for each rollout. Name it when you train a policy,
             which could otherwise write in whichever dialect pays most.

@@ -399,6 +399,24 @@ def test_where_honesty_earns_nothing_there_is_no_ratio():
     assert finding.cheating.value == 1.0
 
 
+WITHOUT_A_RATIO = [
+    (0.0, 0.3, "b"),  # reading earns nothing there, so that the cheat earns any multiple of it
+    (-1.0, 0.3, "b"),
+    (0.0, 0.0, "a"),
+    (-1.0, -0.5, "a"),
+    (None, 0.9, "a"),
+]
+"""What a reader and a cheat earn at setting b, and the setting that exploits the mix most."""
+
+
+@pytest.mark.parametrize(("honest", "cheating", "setting"), WITHOUT_A_RATIO)
+def test_a_cheat_that_earns_where_reading_does_not_comes_first(honest, cheating, setting):
+    reader = (Payment("q0", (1.0, honest)),)
+    cheat = (Payment("q0", (0.4, cheating)),)
+    trial = Trial("mix", "cheat", ("a", "b"), honest=reader, cheating=cheat)
+    assert gauntlet_of([trial]).headlines[0].setting == setting
+
+
 def test_a_judge_that_failed_leaves_no_number():
     failed = (Payment("q0", (None,), abstained=True), *paid(None, 0.5)[1:])
     trial = Trial("mix", "cheat", ("",), honest=paid(1.0, 1.0), cheating=failed)

@@ -41,6 +41,7 @@ def trl_reward(
         reward: "pou", "veritas", "pokee", "answer_only", or any reward or mix that does not ask the
             policy itself. "pou" pays only right answers that the evidence they cite supports: half
             for citations, a quarter each for the answer and its support. An invalid format is -1.
+            It is not all of Proof-of-Use, see `Scoring`.
         dialect: how the policy writes. The prompt must ask for it, as `Dialect.prompt` does.
         answers: the column of the dataset that holds the gold answers.
 

@@ -280,11 +280,16 @@ def _abstained(payment: Payment, place: int) -> bool:
     return payment.abstained and payment.values[place] is None
 
 
-def _profit(finding: Finding) -> float:
-    """What the cheats of one mix and setting are ranked by."""
+def _profit(finding: Finding) -> tuple[int, float]:
+    """What the cheats of a mix are ranked by: the share of what reading earns. Where reading earns
+    nothing there is none: a cheat that earns more than that comes before all shares, any other
+    behind them, and their means decide among themselves.
+    """
     ratio = finding.exploitability.value
     if ratio is not None:
-        return ratio
-    # Where the honest reader earns nothing there is no ratio, and the mean decides.
-    mean = finding.cheating.value
-    return -np.inf if mean is None else mean
+        return 1, ratio
+    honest, cheating = finding.honest.value, finding.cheating.value
+    if cheating is None:
+        return 0, -np.inf
+    earns_more = honest is not None and cheating > max(honest, 0.0)
+    return (2 if earns_more else 0), cheating
