@@ -55,6 +55,7 @@ _TAGS = "final_answer|final-answer|answer|submit|response|result|final|solution"
 _TAGGED = re.compile(rf"<({_TAGS})>((?:[^<]|<(?!/?(?:{_TAGS})>))*+)</\1>", re.IGNORECASE)
 _HASHED = re.compile(r"^####[ \t]*+(\S[^\n]*)\s*+\Z", re.MULTILINE)
 _FINISH = re.compile(r"\bfinish\[([^\[\]\n]*+)\]\s*+\Z", re.IGNORECASE)
+_EMPTY_BOX = re.compile(r"[$*\s]*+\\boxed\s*+\{(?:\s|\\text(?:bf|rm|it)?\s*+\{\s*+\})*+\}[$*.\s]*+")
 _BOX = re.compile(r"\\boxed\s*+\{((?:[^{}]|\{[^{}]*+\})*+)\}")
 _SURE = frozenset(("confidence", "confidence_score", "certainty", "probability", "score"))
 _KEYS = ("answer", "final_answer", "exact_answer", "result", "response")
@@ -63,18 +64,36 @@ _LONGEST = 100_000  # characters that are looked through for JSON
 
 def said(answer: str) -> str:
     r"""What the answer says, without the form around it, or a line that says how sure the agent is;
-    the answer itself where it has neither.
+    the answer itself where it has neither. One that is nothing but a box or a JSON object with
+    nothing in it says nothing.
 
     Example:
         >>> said(r"So it is \boxed{\text{Veldt}}."), said('{"answer": "Veldt"}'), said("Exact Answer: Veldt")
         ('Veldt', 'Veldt', 'Veldt')
+        >>> said(r"\boxed{}")
+        ''
     """
+    content = _content(answer)
+    return "" if _is_empty_form(content) else content
+
+
+def _content(answer: str) -> str:
+    """As `said`, an empty form as it is written."""
     labelled = _with_label(answer)
     for form in (_boxed, _json, _labelled, _tagged, _hashed, _finish, _block):
         content = form(labelled)
         if content is not None and content.strip():
             return content.strip()
     return _DEGREE.sub("", answer).strip() or answer.strip()
+
+
+def _is_empty_form(answer: str) -> bool:
+    """Whether this is a box, or a JSON object for an answer, in which none stands."""
+    if "\\boxed" in answer:
+        return _EMPTY_BOX.fullmatch(answer) is not None
+    value = _only_object(answer) if answer[:1] in ("{", "`") else None
+    content = None if value is None else _of_object(value)
+    return content is not None and not content.strip()
 
 
 def claimed(answer: str) -> str:
@@ -179,7 +198,7 @@ def _with_label(answer: str) -> str:
     heading = _heading(without_degree)
     if heading is None:
         return answer
-    return f"{without_degree[: heading.start()]}{heading['label']}: {said(_below(heading))}"
+    return f"{without_degree[: heading.start()]}{heading['label']}: {_content(_below(heading))}"
 
 
 def _below(heading: re.Match[str]) -> str:

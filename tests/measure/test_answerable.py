@@ -134,6 +134,13 @@ def test_sub_questions_name_what_the_earlier_ones_found():
     assert texts == ["Where?", "Arvon", "Who keeps Arvon?", "Mila Dorn place of birth"]
 
 
+def test_sub_questions_are_those_of_one_column():
+    other = [{"question": "Who owns Arvon?", "answer": "Ivo Kast"}, {"question": "#1 >> spouse"}]
+    task = Task("q", "Where?", meta={"decomposition": STEPS, "question_decomposition": other})
+    alone = Task("q", "Where?", meta={"decomposition": STEPS})
+    assert queries_of(task, []) == queries_of(alone, [])
+
+
 @pytest.mark.parametrize("odd", [None, "text", [1, None], {"a": 1}])
 def test_odd_annotations_are_none(odd):
     task = Task("q", "Where?", meta={"decomposition": odd, "chain": odd})

@@ -354,6 +354,10 @@ UPHELD = Trajectory((Step(answer="Oslo"), Step("yes", verified=True)), answer="O
         (["Rome", "Oslo"], "Rome"),
         ([None, ""], None),
         (["Rome", UPHELD], "Oslo"),  # given equally often
+        (["5", "-5", "-5"], "-5"),
+        (["7", "1.5", "15"], "7"),
+        ([r"\boxed{}", r"\boxed{}", "Oslo"], "Oslo"),
+        ([r"\boxed{}"], None),
     ],
 )
 def test_a_vote(threads, wins):

@@ -63,6 +63,9 @@ SHOWN = 5
 _BATCH = 32  # questions whose rows are written together
 _CLOSED = ("yes", "no")
 _DECOMPOSITIONS = ("decomposition", "question_decomposition")
+"""Columns with a question's sub-questions. The second is MuSiQue's own, which rows may keep beside
+the first.
+"""
 _REFERENCE = re.compile(r"#([0-9]+)")
 _ID, _TITLE = "id", "title"
 
@@ -222,9 +225,9 @@ def _sub_questions(task: Task) -> Iterator[str]:
     """The annotated sub-questions, in which `#1` is replaced by the answer of the first one, and so
     on. In MuSiQue `>>` stands between a subject and its relation.
     """
-    steps: list[Mapping[str, Any]] = []
-    for column in _DECOMPOSITIONS:
-        steps += _objects(task.meta.get(column))
+    decompositions = [_objects(task.meta.get(column)) for column in _DECOMPOSITIONS]
+    # Not both: `#1` is the first sub-question of its own column
+    steps = next(filter(None, decompositions), [])
     answers = [str(step.get("answer", "")) for step in steps]
 
     def answer_referred_to(reference: re.Match[str]) -> str:

@@ -75,7 +75,7 @@ def synthesise(threads: Sequence[Trajectory], writer: Writer | None = None) -> R
     pairs = []
     for number, (thread, summary) in enumerate(zip(threads, summaries, strict=True), start=1):
         # The answer is the thread's own: a summary must not improve on it.
-        answer = thread.answer or "NONE"
+        answer = _answer(thread) or "NONE"
         pairs.append(f"Pair {number}:\n<answer>{answer}</answer>\n{summary}")
     request = Request("thread_synthesis", {"question": question, "threads": "\n\n".join(pairs)})
     [synthesis] = _texts(writer, [request])
@@ -122,7 +122,8 @@ def _read_synthesis(text: str) -> tuple[str, str]:
 def vote(threads: Sequence[Trajectory]) -> str | None:
     """The answer that most threads gave, as the first of them wrote it; `None`: none gave any.
 
-    What the answers say is compared, normalised. "unknown" wins only where no thread gave another
+    What the answers say is compared, without typography; a sign or a decimal point makes another
+    number. "unknown" wins only where no thread gave another
     answer. Of answers given equally often, one that its agent checked and upheld wins, then the
     earliest.
 
@@ -134,11 +135,12 @@ def vote(threads: Sequence[Trajectory]) -> str | None:
     as_written: dict[str, str] = {}  # the answers as they were first written
     upheld: set[str] = set()
     for thread in threads:
-        if not thread.answer or not thread.answer.strip():
+        answer = _answer(thread)
+        if not answer:
             continue
-        key = _compared(thread.answer)
+        key = _compared(answer)
         votes[key] += 1
-        as_written.setdefault(key, thread.answer)
+        as_written.setdefault(key, answer)
         if thread.steps and thread.steps[-1].verified:
             upheld.add(key)
     candidates = [key for key in as_written if key not in _NO_ANSWER] or list(as_written)
@@ -148,11 +150,18 @@ def vote(threads: Sequence[Trajectory]) -> str | None:
     return as_written[best]
 
 
+def _answer(thread: Trajectory) -> str:
+    """A thread's answer as it is written; empty where it says nothing, as an empty box does."""
+    answer = thread.answer or ""
+    return answer if said(answer) else ""
+
+
 def _compared(answer: str) -> str:
-    """What answers are compared by: what they say without a form around it (a box, JSON),
-    normalised.
+    """What answers are compared by: what they say without a form around it (a box, JSON), as the
+    normaliser "unicode" writes it, or "squad" where that leaves nothing, as of a picture.
     """
-    return normalize(said(answer))
+    content = said(answer)
+    return normalize(content, "unicode") or normalize(content)
 
 
 def described(thread: Trajectory, longest: int = _LONGEST_THREAD) -> str:
@@ -265,7 +274,8 @@ def _rests_on(threads: Sequence[Trajectory], answer: str | None, why: str, by: s
     compared = _compared(answer)
     agreeing: int | None = None  # the number of the first such thread
     for number, thread in enumerate(threads, start=1):
-        if thread.answer and _compared(thread.answer) == compared:
+        answer_of_thread = _answer(thread)
+        if answer_of_thread and _compared(answer_of_thread) == compared:
             agreeing = number
             break
     chosen = _pooled(threads, answer, why) if agreeing is None else threads[agreeing - 1]
