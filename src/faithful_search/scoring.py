@@ -86,8 +86,8 @@ MIXES = {
     "pokee": NamedMix(_pokee, "pokee"),
     "answer_only": NamedMix(_answer_only),
 }
-"""The mixes that `Scoring` knows by name. None of them asks the policy, so that "pou" is Proof-of-Use
-without evidence sensitivity.
+"""The mixes that `Scoring` knows by name. None of them asks the policy, so that "pou" has no
+evidence sensitivity.
 """
 
 

@@ -75,6 +75,16 @@ def test_statements_have_many_kinds():
     assert {"stated", "name", "both_sides", "evidence_only", "removed"} <= kinds
 
 
+def test_nothing_shows_where_a_sentence_was_cut_out():
+    text = "Ada was born in the city of London. She wrote many notes until 1843. They were printed."
+    corpus = [CorpusPassage("Ada", text, 0), *CORPUS[2:]]
+    pairs = []
+    for seed in range(200):
+        pairs += statement_pairs(corpus[0], corpus, random.Random(seed))
+    without = [pair.premise for pair in pairs if pair.kind == "removed"]
+    assert not [premise for premise in without if "  " in premise]
+
+
 def test_the_statement_before_an_exchange_is_not_in_the_evidence():
     pairs = [pair for pair in statements() if pair.kind == "evidence_only"]
     assert {pair.hypothesis in pair.premise for pair in pairs} == {False}

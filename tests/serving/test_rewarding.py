@@ -11,6 +11,7 @@ from awaited import DeadJudge, SlowJudge
 from doors import ANSWERS, CHAT, FORGED, QUESTION, TEXT, at_most
 from served import command, invoked, running
 
+from faithful_search.rewards import Score
 from faithful_search.scoring import Scoring
 from faithful_search.serving.app import ServerLimits
 from faithful_search.serving.rewarding import Rewarding
@@ -149,6 +150,20 @@ def test_identical_rollouts_are_scored_once():
         reward(url, "/get_reward", queries(CHAT, CHAT))
         reward(url, "/get_reward", queries(CHAT))
     assert judge.batches == [1]
+
+
+def test_a_score_that_was_asked_for_anew_is_not_forgotten_for_the_one_before():
+    server = Rewarding(Scoring("answer_only"))
+
+    async def is_kept() -> bool:
+        before = asyncio.create_task(asyncio.sleep(0, Score(None)))
+        anew = asyncio.create_task(asyncio.sleep(0, Score(1.0)))
+        await asyncio.gather(before, anew)
+        server._scores[b"key"] = anew
+        server._forget(b"key", before)
+        return b"key" in server._scores
+
+    assert asyncio.run(is_kept())
 
 
 async def at_once(url, bodies):

@@ -391,6 +391,11 @@ def test_scores_of_others_are_read_or_refused(tmp_path, episodes):
             rubric.scored_file(tmp_path / f"{number}.jsonl")
 
 
+def test_an_evaluator_without_trajectories_is_not_measured():
+    with pytest.raises(DataError, match="give one or more"):
+        rubric.EvaluatorReport.of([], SelfRubric())
+
+
 def test_the_evaluators_error_by_hand(episodes):
     def scored(score):
         return msgspec.structs.replace(episodes[0], meta={LABEL: {"score": score, "why": ""}})

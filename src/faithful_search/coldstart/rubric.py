@@ -276,7 +276,11 @@ class EvaluatorReport:
 
     @classmethod
     def of(cls, scored: Sequence[Trajectory], rubric: SelfRubric) -> "EvaluatorReport":
-        """Ask a bound `SelfRubric` about labelled trajectories, and compare."""
+        """Ask a bound `SelfRubric` about labelled trajectories, and compare. Raises `DataError`
+        without any.
+        """
+        if not scored:
+            raise DataError("there is no trajectory with a score to compare with: give one or more")
         counts: defaultdict[float, Counter[str]] = defaultdict(Counter)
         squared_errors: list[float] = []
         exact = 0

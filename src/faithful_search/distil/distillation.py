@@ -137,8 +137,8 @@ def _trainer(
         peft_config is not None or "quantization_config" in kwargs
     ):
         raise ConfigError(
-            f"the {settings.head} head is trained whole (or with layers frozen): leave use_peft and "
-            "quantised weights to the generator"
+            f"the {settings.head} head is trained whole (or with layers frozen): leave use_peft "
+            "and quantised weights to the generator"
         )
     rows: Sequence[Labelled] = parts.train
     if settings.balance == "resample":

@@ -84,7 +84,7 @@ def statement_pairs(
         return
     yield PairRow(evidence, statement, True, kind, ())
     if draw < 0.36:
-        remaining = passage.text.replace(sentence, "").strip()
+        remaining = _without(sentence, passage.text)
         away = distractors or near(passage, corpus, rng, 2)
         if kind != "joined" and remaining:
             without = passage._replace(text=remaining)
@@ -182,7 +182,7 @@ def _exchanged_pairs(
         first, *further = stated
         text = passage.text
         for sentence in further:
-            text = text.replace(sentence, "")
+            text = _without(sentence, text)
         changed = passage._replace(text=text.replace(first, edited.text).strip())
     else:
         title = exchange(passage.title, edited)
@@ -196,6 +196,14 @@ def _exchanged_pairs(
     spans = ((start, start + len(edited.old)),)
     yield PairRow(evidence, edited.text, True, "both_sides", ())
     yield PairRow(evidence, statement, False, "evidence_only", spans)
+
+
+def _without(sentence: str, text: str) -> str:
+    """A text without a sentence, and with one blank or line break where it stood: two would show
+    that something was cut out there.
+    """
+    pattern = rf"(\s*){re.escape(sentence)}(\s*)"
+    return re.sub(pattern, lambda match: match[1] or match[2], text).strip()
 
 
 def an_answer_unlike(answer: str, question: str, evidence: str, rng: random.Random) -> str:

@@ -161,7 +161,7 @@ class _Maker:
         """Those of the names that have the type of what was found and make the hop's fact wrong,
         in order.
         """
-        type_ = self.names.get(hop.object)
+        type_ = self.names[hop.object]
         wrong: list[str] = []
         for name in sorted({*names}):
             fits = self.names[name] == type_ and name != hop.subject
@@ -201,8 +201,7 @@ class _FalseThoughts:
     def _name(self, thought: _Thought, rng: random.Random) -> str:
         """The thought with a wrong name of the right type, half of the time one of the evidence."""
         right = thought.hop.object
-        type_ = self.maker.names.get(right, "")
-        of_type = self.maker.names_of_type[type_]
+        of_type = self.maker.names_of_type[self.maker.names[right]]
         names: Iterable[str] = of_type
         if rng.random() < 0.5:
             names = self.maker.finder.find(thought.pair.premise)

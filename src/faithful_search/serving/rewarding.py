@@ -108,8 +108,10 @@ class Rewarding(Service):
     def _forget(self, key: bytes, task: asyncio.Task[Score]) -> None:
         """Forget a score that there is not, and the eldest of too many."""
         failed = task.cancelled() or task.exception() is not None
-        if failed or task.result().value is None:
-            self._scores.pop(key, None)
+        # Of too many the eldest may be forgotten as it runs, and be asked for anew under its key
+        is_kept = self._scores.get(key) is task
+        if is_kept and (failed or task.result().value is None):
+            del self._scores[key]
         while len(self._scores) > KEPT:
             self._scores.popitem(last=False)
 
