@@ -26,6 +26,7 @@ from .settings import WHOLE, ReadingSettings
 # A row's JSON is decoded for its samples only where a column that may hold a list of them begins
 # with a bracket: most files have no such column, and are read faster
 _MAY_HAVE_SAMPLES = re.compile(rf'"(?:{"|".join(columns.SAMPLES)})"\s*+:\s*+\['.encode())
+_MOST_TWINS = 100  # columns that differ from another one of their name, in a row that is read
 _failures = FailureLog(__name__)
 
 
@@ -168,6 +169,12 @@ class Reader:
         """Raise `DataError` where the row gives another trajectory, or none, with the value of
         another column of the same name.
         """
+        total = sum(map(len, twins.values()))
+        if total > _MOST_TWINS:  # each costs a reading of the row
+            raise DataError(
+                f"{total} columns differ from one of the same name: remove or rename all but one "
+                "of each name"
+            )
         for name, values in twins.items():
             for value in values:
                 try:
