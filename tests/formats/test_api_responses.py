@@ -67,7 +67,35 @@ def chosen(**message: object) -> dict[str, object]:
 
 
 PAGE = {"title": "Ada", "url": "https://e.org", "content": "Ada was born in Veldt."}
+QUERIES = ["Ada", "born in"]
+AZURE = {
+    "citations": [{**PAGE, "filepath": "ada.md", "chunk_id": "7"}],
+    "intent": json.dumps(QUERIES),
+}
+AZURE_TOOL = {"role": "tool", "content": json.dumps(AZURE), "end_turn": False}
+VELDT = {"role": "assistant", "content": "Veldt", "end_turn": True}
+BY_AZURE = {
+    "Azure": chosen(context=AZURE),
+    "Azure, a tool's message in the context": chosen(context={"messages": [AZURE_TOOL]}),
+    "Azure, several messages": {"choices": [{"index": 0, "messages": [AZURE_TOOL, VELDT]}]},
+    "Azure, in a chat": {"messages": [ASKED, AZURE_TOOL, VELDT]},
+    "Azure, in a chat, as an object": {"messages": [ASKED, {**AZURE_TOOL, "content": AZURE}, VELDT]},
+    "Azure, streamed": [
+        {"choices": [{"index": 0, "delta": {"role": "assistant", "context": AZURE}}]},
+        {"choices": [{"index": 0, "delta": {"content": "Veldt"}}]},
+    ],
+    "Azure, all that was retrieved": chosen(
+        context={
+            "all_retrieved_documents": [
+                {"content": "Bo.", "filter_reason": "score"},
+                {**PAGE, "search_queries": ["Ada"]},
+            ],
+            "intent": AZURE["intent"],
+        }
+    ),
+}  # fmt: skip
 BY_SERVERS = {
+    **BY_AZURE,
     "Groq": chosen(
         executed_tools=[
             {
@@ -97,6 +125,51 @@ def test_what_a_server_searched_is_a_call_with_results(api):
     assert passage.url == PAGE["url"]
     assert passage.text == PAGE["content"]
     assert trajectory.answer == "Veldt"
+
+
+@pytest.mark.parametrize("form", BY_AZURE)
+def test_azures_searches_keep_their_queries(form):
+    assert read(BY_AZURE[form]).steps[0].call.arguments == {"queries": QUERIES}
+
+
+@pytest.mark.parametrize("form", BY_AZURE)
+def test_what_azure_retrieved_leaves_no_issue(form):
+    assert read(BY_AZURE[form]).all_issues() == []
+
+
+@pytest.mark.parametrize(
+    ("intent", "query"),
+    [
+        ("where Ada was born", "where Ada was born"),
+        ("[]", ASKED["content"]),
+        (None, ASKED["content"]),
+    ],
+)
+def test_azures_queries_may_be_one_text_or_none(intent, query):
+    reply = {**VELDT, "context": {**AZURE, "intent": intent}}
+    assert read({"messages": [ASKED, reply]}).steps[0].call.arguments == {"queries": [query]}
+
+
+def test_a_file_is_the_address_of_a_document_of_azures_without_another():
+    document = {**AZURE["citations"][0], "title": None, "url": None}
+    [passage] = read(chosen(context={**AZURE, "citations": [document]})).evidence.values()
+    assert (passage.title, passage.url) == ("ada.md", "ada.md")
+
+
+def test_azure_may_find_nothing():
+    trajectory = read(chosen(context={**AZURE, "citations": []}))
+    assert trajectory.steps[0].call.arguments == {"queries": QUERIES}
+    assert trajectory.evidence == {}
+
+
+def test_a_call_may_return_what_looks_like_azures():
+    chat = [ASKED, SEARCHED[1], AZURE_TOOL, VELDT]
+    assert [step.call.name for step in read({"messages": chat}).steps if step.call] == ["search"]
+
+
+def test_a_context_that_is_not_read_is_an_issue():
+    trajectory = read(chosen(context={"pages": ["Ada was born in Veldt."]}))
+    assert [issue.kind for issue in trajectory.all_issues()][:1] == ["content_unread"]
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,14 @@ def test_what_an_api_quotes_is_the_text_of_a_page_without_one():
     assert [item.text for item in found.passages] == ["Born in Veldt."]
 
 
+def test_azure_numbers_its_documents():
+    documents = [{"content": "It is old.", "url": ADA}, {"content": "Born in Veldt.", "url": ADA}]
+    context = {"citations": documents, "intent": "Ada"}
+    reply = {"role": "assistant", "content": "In Veldt [doc2].", "context": context}
+    [source] = read_answer(parse([*SEARCH, reply])).sources
+    assert [passage.text for passage in source.passages] == ["Born in Veldt."]
+
+
 def test_what_an_api_quotes_takes_no_texts_place():
     quoted = {"type": "web_search_result_location", "url": ADA, "cited_text": "Something else."}
     content = [{"type": "text", "text": "In Veldt.", "citations": [quoted]}]

@@ -60,6 +60,13 @@ def test_pages_that_a_tool_returned_are_no_search(chat):
     assert searches(read([*chat, reply(ADDRESS)])) == []
 
 
+@pytest.mark.parametrize(("intent", "count"), [("", 1), ("Ada", 2)])
+def test_pages_of_a_query_of_its_own_are_a_search(intent, count):
+    context = {"citations": [{"url": ADDRESS, "content": "A"}], "intent": intent}
+    chat = read([*OPENAI, {"role": "assistant", "content": "Veldt.", "context": context}])
+    assert len([call for message in chat for call in message.calls]) == count
+
+
 @FORMS
 def test_other_pages_are_a_search_for_the_question(chat):
     (written,) = searches(read([*chat, reply(OTHER)]))

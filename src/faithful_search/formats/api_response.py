@@ -6,6 +6,7 @@
 | Anthropic's Messages | the object itself, with `type: message` |
 | Bedrock's Converse | `output.message` |
 | Cohere, Ollama | `message` |
+| Azure OpenAI, with its user's own data | `choices[0].message`, or at first `choices[0].messages` |
 
 Logs keep the request beside it (`{"request": …, "response": …}`, `{"messages": …, "response": …}`),
 a batch within a line of its own (`response.body`). What an API searched for itself and sends beside
@@ -37,9 +38,10 @@ def read(value: Any) -> Chat | None:
     if not isinstance(value, Mapping):
         return None
     for response in _responses(value):
-        reply, further_answers = _reply(response)
-        if reply is None:
+        answer, further_answers = _answer(response)
+        if not answer:
             continue
+        reply = answer[-1]
         prompt = _asked(value)
         if "messages" in value and _holds(prompt, reply):
             return None  # a log of a whole conversation, such as inspect_ai's
@@ -47,7 +49,7 @@ def read(value: Any) -> Chat | None:
         searched = [] if beside_reply else _searched(response, prompt)
         name = text(value.get("custom_id")) or text(response.get("id")) or ""
         return Chat(
-            [*prompt, *searched, reply], id=name, left_out={"further answers": further_answers}
+            [*prompt, *searched, *answer], id=name, left_out={"further answers": further_answers}
         )
     return None
 
@@ -62,19 +64,20 @@ def _responses(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
             yield mapping(response, _BODY)
 
 
-def _reply(response: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, int]:
-    """The message of an answer, and how many further ones there are."""
+def _answer(response: Mapping[str, Any]) -> tuple[Messages, int]:
+    """The messages of an answer, mostly one, and how many further answers there are."""
     # The choice with the index 0 counts; it may not stand first.
     choices = sorted(mappings(response, "choices"), key=lambda choice: choice.get("index") != 0)
-    messages = [mapping(choice, "message") for choice in choices]
-    if messages and is_chat(messages[:1]):
-        return messages[0], len(messages) - 1
+    for choice in choices[:1]:
+        for messages in ([mapping(choice, "message")], mappings(choice, "messages", pure=True)):
+            if is_chat(messages):
+                return messages, len(choices) - 1
     if response.get("type") == "message" and response.get("role") == "assistant":
-        return response, 0
+        return [response], 0
     for message in (mapping(response, "output", "message"), mapping(response, "message")):
         if message.get("role") == "assistant" and "content" in message:
-            return message, 0
-    return None, 0
+            return [message], 0
+    return [], 0
 
 
 def _holds(messages: Messages, reply: Mapping[str, Any]) -> bool:

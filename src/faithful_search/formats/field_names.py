@@ -49,7 +49,8 @@ _UNUSUAL = frozenset(
 )
 # Fields that may hold a call, a result or a thought, and those that tell about one
 _SPEAKS = re.compile(
-    r"tool|function_?call|invocation|result|reason|thought|think|retriev|(?:\A|_)output",
+    r"tool|function_?call|invocation|result|reason|thought|think|retriev|(?:\A|_)output|"
+    r"\Acontexts?\Z",
     re.IGNORECASE,
 )
 _TELLS = re.compile(

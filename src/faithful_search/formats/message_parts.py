@@ -130,7 +130,7 @@ def _fields_of_sources(message: Mapping[str, Any]) -> list[str]:
     """
     names: list[str] = []
     for name, value in message.items():
-        if not isinstance(value, list | tuple):
+        if not isinstance(value, list | tuple | Mapping):
             continue
         field = {name: value}
         if sent_with("", field) or searched_beside(field, "", 0):

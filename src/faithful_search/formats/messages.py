@@ -22,7 +22,7 @@ from .cited import moved
 from .field_names import usual
 from .message_parts import all_parts, parts_of, speaker
 from .pairing import paired
-from .searches import ReturnedPages, searched_beside
+from .searches import ReturnedPages, reported_search, searched_beside
 from .tagged_results import TaggedResults, outside_tags
 
 # What opens a result in a user's message, beside the dialects' own tag
@@ -56,15 +56,24 @@ def read(messages: Sequence[Mapping[str, Any]], users_respond: bool = True) -> l
     open_question = OpenQuestion()
     for number, pieces in enumerate(_split_each(messages, users_respond)):
         message = messages[number]
+        question, returned = open_question.question, open_question.returned
         if speaker(message) == "assistant":
             # What the API searched by itself, Perplexity's say, stands before the reply
-            question, returned = open_question.question, open_question.returned
-            for search in searched_beside(message, question, number, returned):
-                chat += _split(search["role"], parts_of(search["role"], search))
+            chat += _of_searches(searched_beside(message, question, number, returned))
+        elif speaker(message) == "tool" and (not chat or chat[-1].role in ("system", "user")):
+            pieces = _of_searches(reported_search(message, question, number)) or pieces
         open_question.add(pieces)
         chat += pieces
     # Results that moved may leave two of the agent's messages side by side
     return list(as_turns(paired(as_turns(chat)), paired=True))
+
+
+def _of_searches(searches: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """The messages of searches that an API reports, in the one form."""
+    pieces: list[Message] = []
+    for message in searches:
+        pieces += _split(message["role"], parts_of(message["role"], message))
+    return pieces
 
 
 class OpenQuestion:

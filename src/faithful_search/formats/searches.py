@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .. import loose_json
 from ..citations import is_address, page_of, pages_in
+from ..errors import DataError
 from .base import Messages, mapping, mappings, text
 
 # Where gateways and frameworks keep what an API sent beside its message
@@ -20,6 +22,8 @@ _SOURCES = (
 _TEXTS = ("content", "text", "page_content", "snippet")
 _TITLES = ("title", "name", "document_name", "filename")
 _URLS = ("url", "uri", "link", "source")
+# What Azure tells of the documents that it searched; a message may have no more than these
+_AZURE_FIELDS = frozenset(("citations", "intent", "all_retrieved_documents"))
 
 
 def search(
@@ -86,6 +90,9 @@ def searched_beside(
         return executed
     identity = f"search {number}"
     for fields in places_beside(message):
+        retrieved = _azure_context(fields)
+        if retrieved:
+            return _azure_search(retrieved, query, identity, returned)
         metadata = grounding_metadata(fields)
         queries = metadata.get("webSearchQueries") or metadata.get("web_search_queries")
         fetched = _read_pages(fields)
@@ -116,6 +123,19 @@ def grounding_metadata(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     return mapping(fields, "groundingMetadata") or mapping(fields, "grounding_metadata")
 
 
+def reported_search(message: Mapping[str, Any], query: str, number: int) -> Messages:
+    """The search that a tool's message reports by itself, with its queries: older deployments of
+    Azure's send one before the reply. Empty for any other message.
+
+    Args:
+        query: the query of the search where the message reports none.
+        number: the message's number, for the id of the call.
+    """
+    if message.get("tool_call_id") or message.get("name"):
+        return []
+    return _azure_search(_azure_report(message), query, f"search {number}")
+
+
 def _executed(message: Mapping[str, Any], number: int) -> Messages:
     """Groq's `executed_tools`: calls that the server ran, each with its own results."""
     messages: Messages = []
@@ -130,6 +150,74 @@ def _executed(message: Mapping[str, Any], number: int) -> Messages:
         arguments = tool.get("arguments") or {}
         messages += search(name, arguments, returned, identity=f"search {number}.{place}")
     return messages
+
+
+def _azure_context(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What Azure OpenAI retrieved from its user's own data for a message (`context`); empty for
+    nothing. Older deployments keep a tool's message there, with the JSON of it.
+    """
+    context = mapping(fields, "context")
+    for report in (context, *map(_azure_report, mappings(context, "messages"))):
+        if not _AZURE_FIELDS.isdisjoint(report):
+            return report
+    return {}
+
+
+def _azure_report(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What Azure OpenAI retrieved, where a tool's message holds that and nothing else."""
+    content = message.get("content")
+    if isinstance(content, str) and '"citations"' in content:
+        try:
+            content = loose_json.decode(content)
+        except DataError:
+            return {}
+    report = mapping(content)
+    is_whole = {"citations", "intent"} <= report.keys() <= _AZURE_FIELDS
+    return report if is_whole else {}
+
+
+def _azure_search(
+    report: Mapping[str, Any],
+    query: str,
+    identity: str,
+    returned: "ReturnedPages | None" = None,
+) -> Messages:
+    """The search that Azure OpenAI reports; empty where it made none. An answer cites the N-th
+    document as `[docN]`.
+    """
+    documents = mappings(report, "citations")
+    if not documents:  # those that were not left out before the model read them
+        retrieved = mappings(report, "all_retrieved_documents")
+        documents = [document for document in retrieved if not document.get("filter_reason")]
+    passages: list[dict[str, str]] = []
+    for place, document in enumerate(documents, start=1):
+        filename = text(document.get("filepath")) or ""
+        fields = {
+            "id": str(place),
+            "title": text(document.get("title")) or filename,
+            "url": text(document.get("url")) or filename,
+        }
+        passages.append(passage(fields, document.get("content")))
+    queries = _azure_queries(report.get("intent"))
+    if queries:
+        return search("search", {"queries": queries}, passages, identity)
+    if not passages or (returned and returned.has(passages)):
+        return []
+    return search("search", {"queries": [query]}, passages, identity)
+
+
+def _azure_queries(intent: Any) -> list[str]:
+    """The queries that Azure OpenAI made of the question: a text, or the JSON of a list of them."""
+    written = text(intent)
+    if written is None:
+        return []
+    try:
+        decoded = loose_json.decode(written)
+    except DataError:
+        return [written]
+    if not isinstance(decoded, list):
+        return [written]
+    return [query for query in decoded if text(query)]
 
 
 def _results(fields: Mapping[str, Any]) -> list[dict[str, str]]:
