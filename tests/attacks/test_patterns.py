@@ -44,6 +44,7 @@ BOUNDED = {
 }
 """Patterns that are never given a long text, or not such a one, and why."""
 MATCHED = (
+    "answer_forms._EMPTY_BOX",
     "citations.reading._NO_SENTENCE",
     "columns._APART",
     "dialects.tool_calls._CODE",

@@ -263,6 +263,7 @@ def test_an_unreachable_judge_file_is_not_taken_for_missing(tmp_path, monkeypatc
     for folder in ("refs", f"snapshots/{commit}", f".no_exist/{commit}"):
         (own / folder).mkdir(parents=True)
     (own / "refs" / "main").write_text(commit)
+    (own / "snapshots" / commit / "config.json").write_text("{}")
     if known == "there":
         JudgeFile("nli", temperature=2.0).write(own / "snapshots" / commit)
         assert distilled.settings("me/judge", "nli") == {"temperature": 2.0, "threshold": 0.5}
