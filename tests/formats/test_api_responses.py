@@ -127,6 +127,44 @@ def test_what_a_server_searched_is_a_call_with_results(api):
     assert trajectory.answer == "Veldt"
 
 
+@pytest.mark.parametrize(
+    ("tool", "text"),
+    [
+        (
+            {"type": "browser_automation", "output": "Ada", "browser_results": [PAGE]},
+            PAGE["content"],
+        ),
+        ({"type": "python", "output": "2", "code_results": [{"text": "2"}]}, "2"),
+        ({"type": "python", "code_results": [{"text": "2"}, {"text": "3"}]}, "2\n3"),
+    ],
+)
+def test_what_groqs_tools_return_is_evidence(tool, text):
+    trajectory = read(chosen(executed_tools=[tool]))
+    assert [passage.text for passage in trajectory.evidence.values()] == [text]
+    assert trajectory.all_issues() == []
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        [{"look": "Ada"}],
+        [{"type": "search", "pods": [{"text": PAGE["content"]}]}],
+        [{"type": "search", "search_results": [PAGE]}],
+        [PAGE["content"]],
+        {"search": PAGE["content"]},
+    ],
+    ids=["no name", "unknown field", "no results", "a text", "no list"],
+)
+def test_what_is_not_read_of_groqs_tools_is_an_issue(tools):
+    [issue, *_] = read(chosen(executed_tools=tools)).all_issues()
+    assert issue.why == "content of kind executed_tools in the assistant's message"
+
+
+def test_a_tool_of_groqs_without_a_name_is_no_call():
+    trajectory = read(chosen(executed_tools=[{"look": "Ada"}]))
+    assert [step.call for step in trajectory.steps] == [None]
+
+
 @pytest.mark.parametrize("form", BY_AZURE)
 def test_azures_searches_keep_their_queries(form):
     assert read(BY_AZURE[form]).steps[0].call.arguments == {"queries": QUERIES}

@@ -66,6 +66,10 @@ MESSAGES = {
         "content": ANSWER,
         "response_metadata": {"grounding_metadata": GROUNDED},
     },
+    "gemini, through the AI SDK": {
+        "content": ANSWER,
+        "providerMetadata": {"google": {"groundingMetadata": GROUNDED, "safetyRatings": None}},
+    },
     "gemini, twice": {
         "content": ANSWER,
         "grounding_metadata": GROUNDED,
@@ -110,6 +114,58 @@ def test_places_in_bytes_are_read_as_characters():
     metadata = {"groundingChunks": [{"web": {"uri": ADA}}], "groundingSupports": supports}
     message = {"content": "Zürich é. In Veldt.", "groundingMetadata": metadata}
     assert cited(message) == (Citation((10, 19), ADA, "api"),)
+
+
+def of_gemini(parts: list[dict], *segments: dict) -> dict:
+    """A message of these parts, of which these segments cite a page."""
+    supports = [{"segment": segment, "groundingChunkIndices": [0]} for segment in segments]
+    metadata = {"groundingChunks": [{"web": {"uri": ADA}}], "groundingSupports": supports}
+    return {"role": "model", "parts": parts, "groundingMetadata": metadata}
+
+
+OLD, VELDT = {"text": "Zürich é. "}, {"text": "In Veldt. Old."}
+CODE = [{"executableCode": {"code": "1"}}, {"codeExecutionResult": {"output": "1"}}]
+THOUGHT = {"text": "So I know it.", "thought": True}
+SECOND = {"partIndex": 1, "startIndex": 0, "endIndex": 9}
+PIECES = [{"text": "So. "}, {"text": "Well. In Veldt. It is old."}]
+LATER = {"startIndex": 10, "endIndex": 19}
+PLACES = {
+    "second": ([OLD, VELDT], SECOND, "In Veldt."),
+    "second, in Python": ([OLD, VELDT], {"part_index": 1, "end_index": 9}, "In Veldt."),
+    "second, in bytes": ([VELDT, OLD], {"partIndex": 1, "endIndex": 11}, "Zürich é."),
+    "first": ([OLD, VELDT], {"endIndex": 11}, "Zürich é."),
+    "behind a thought": ([THOUGHT, VELDT], SECOND, "In Veldt."),
+    "behind code": ([*CODE, VELDT], {"partIndex": 2, "endIndex": 9}, "In Veldt."),
+    "behind words and code": ([OLD, *CODE, VELDT], {"partIndex": 3, "endIndex": 9}, "In Veldt."),
+    "in pieces": (PIECES, LATER, "In Veldt."),
+    "in pieces, by words": (PIECES, {**LATER, "partIndex": 1, "text": "In Veldt."}, "In Veldt."),
+    "no such part": ([OLD, VELDT], {"partIndex": 9, "endIndex": 11}, "Zürich é."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_places_in_a_part_are_read_in_the_answer(place):
+    parts, segment, words = PLACES[place]
+    step = parse([SEARCH[0], of_gemini(parts, segment)]).steps[-1]
+    assert [step.answer[slice(*citation.span)] for citation in step.citations] == [words]
+
+
+def test_what_is_said_before_a_result_cites_there():
+    segments = [{"endIndex": 11}, {"partIndex": 3, "endIndex": 9}]
+    steps = parse([SEARCH[0], of_gemini([OLD, *CODE, VELDT], *segments)]).steps
+    assert [citation.span for citation in steps[-2].citations] == [(0, 9)]
+
+
+def test_a_file_is_cited_behind_the_words_before_a_result():
+    result = {"type": "tool_result", "tool_use_id": "1", "content": "x"}
+    call = {"type": "tool_use", "id": "1", "name": "f", "input": {}}
+    content = [{"type": "text", "text": "So."}, call, result, {"type": "text", "text": "In Veldt."}]
+    beside = [{"type": "file_citation", "file_id": "f", "index": place} for place in (3, 12)]
+    steps = parse(
+        [SEARCH[0], {"role": "assistant", "content": content, "annotations": beside}]
+    ).steps
+    spans = [[citation.span for citation in step.citations] for step in steps]
+    assert spans == [[(3, 3)], [(9, 9)]]
 
 
 @pytest.mark.parametrize("name", ["web", "retrievedContext", "retrieved_context", "maps"])

@@ -5,12 +5,14 @@
 | OpenAI, xAI, Azure, OpenRouter | `annotations` of a text, or of a message: `url_citation`, `file_citation` |
 | Anthropic | `citations` of a text, with `cited_text` |
 | Cohere | `citations` of a message, with `start`, `end` and `sources` |
-| Gemini | `groundingMetadata` of a candidate; LangChain keeps it in `response_metadata` |
+| Gemini | `groundingMetadata` of a candidate, which frameworks keep in other places (`searches`) |
 
 Addresses alone, as Perplexity's `citations`, are results of a search (`searches`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -32,6 +34,7 @@ _TARGETS = (
 )
 _STARTS = ("start_index", "startIndex", "start")
 _ENDS = ("end_index", "endIndex", "end")
+_PARTS = ("part_index", "partIndex")
 _MOST = 10_000  # entries that are read of one list
 
 
@@ -54,24 +57,67 @@ def sent_with(text: str, fields: Mapping[str, Any]) -> tuple[Citation, ...]:
     return tuple(dict.fromkeys(citations))
 
 
-def grounded(text: str, metadata: Mapping[str, Any]) -> tuple[Citation, ...]:
-    """The citations in Gemini's `groundingMetadata`, which counts places in bytes."""
-    encoded = text.encode("utf-8", "replace")
+def grounded(texts: Sequence[str], metadata: Mapping[str, Any]) -> tuple[Citation, ...]:
+    """The citations in Gemini's `groundingMetadata`, with spans in all texts together.
+
+    Args:
+        texts: those of the answer's parts, each empty for a part that is no text.
+        metadata: counts places in bytes of one part.
+
+    Example:
+        >>> segment = {"partIndex": 1, "endIndex": 9}
+        >>> supports = [{"segment": segment, "groundingChunkIndices": [0]}]
+        >>> chunks = [{"web": {"uri": "https://ex.org"}}]
+        >>> metadata = {"groundingChunks": chunks, "groundingSupports": supports}
+        >>> [citation] = grounded(["Well. ", "In Veldt."], metadata)
+        >>> citation.span
+        (6, 15)
+    """
+    parts = _Parts(texts)
     pages = [_page(chunk) for chunk in _either(metadata, "groundingChunks", "grounding_chunks")]
     citations = []
     for support in _either(metadata, "groundingSupports", "grounding_supports"):
-        segment = mapping(support, "segment")
-        start = _number(segment, _STARTS) or 0
-        end = _number(segment, _ENDS)
+        span = parts.span(mapping(support, "segment"))
         numbers = support.get("groundingChunkIndices") or support.get("grounding_chunk_indices")
-        if end is None or not isinstance(numbers, list):
+        if span is None or not isinstance(numbers, list):
             continue
-        span = (_characters(encoded, start), _characters(encoded, end))
         for number in numbers:
             is_place = isinstance(number, int) and 0 <= number < len(pages)
             if is_place and pages[number]:
                 citations.append(Citation(span, pages[number], "api"))
     return tuple(citations)
+
+
+class _Parts:
+    """The texts of an answer's parts, in which Gemini counts bytes."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        lengths = [len(text) for text in texts]
+        self._starts = list(accumulate(lengths, initial=0))
+        self._encoded = [text.encode("utf-8", "replace") for text in texts]
+        self._whole = b"".join(self._encoded)
+
+    def span(self, segment: Mapping[str, Any]) -> Span | None:
+        """Where a segment stands in all texts together; `None` where it names no end.
+
+        A segment that its part has no room for, or that says other words than stand there, is
+        counted in all texts: so it is where the parts are pieces of a streamed answer.
+        """
+        start = _number(segment, _STARTS) or 0
+        end = _number(segment, _ENDS)
+        if end is None:
+            return None
+        part = _number(segment, _PARTS) or 0
+        if part < len(self._encoded):
+            encoded = self._encoded[part]
+            words = segment.get("text")
+            agrees = True
+            if isinstance(words, str):
+                agrees = encoded[start:end] == words.encode("utf-8", "replace")
+            if agrees and end <= len(encoded):
+                offset = self._starts[part]
+                return offset + _characters(encoded, start), offset + _characters(encoded, end)
+        return _characters(self._whole, start), _characters(self._whole, end)
 
 
 def moved(citations: Iterable[Citation], by: int) -> list[Citation]:
@@ -86,6 +132,32 @@ def moved(citations: Iterable[Citation], by: int) -> list[Citation]:
             citation = msgspec.structs.replace(citation, span=(start + by, end + by))
         result.append(citation)
     return result
+
+
+def divided(citations: Iterable[Citation], lengths: Sequence[int]) -> list[list[Citation]]:
+    """The citations of a text, for each of the stretches of these lengths that it consists of.
+
+    A citation belongs to the stretch that its first word is in, and ends with it.
+
+    Example:
+        >>> citations = [Citation((0, 5), "a", "api"), Citation((5, 9), "b", "api")]
+        >>> _, [citation] = divided(citations, [5, 9])
+        >>> citation.span
+        (0, 4)
+    """
+    stretches: list[list[Citation]] = [[] for _ in lengths]
+    ends = list(accumulate(lengths))
+    for citation in citations if stretches else ():
+        start, end = citation.span
+        # What cites at one place, without words, stands behind them
+        place = bisect_right(ends, start) if end > start else bisect_left(ends, start)
+        place = min(place, len(lengths) - 1)
+        by = lengths[place] - ends[place]
+        if by or end > lengths[place]:
+            span = (start + by, min(end + by, lengths[place]))
+            citation = msgspec.structs.replace(citation, span=span)
+        stretches[place].append(citation)
+    return stretches
 
 
 def _citations(text: str, entry: Mapping[str, Any]) -> Iterator[Citation]:

@@ -9,9 +9,14 @@ from ..errors import DataError
 from . import blocks
 from .base import first, mapping, mappings
 from .blocks import Part
-from .cited import grounded, sent_with
+from .cited import divided, grounded, sent_with
 from .field_names import role_of, unread, unread_attachments
-from .searches import grounding_metadata, places_beside, searched_beside
+from .searches import (
+    all_executed_are_read,
+    grounding_metadata,
+    places_beside,
+    searched_beside,
+)
 
 # Roles by other names of theirs, in lower case
 _ROLES = {
@@ -117,6 +122,8 @@ def _unread_fields(role: str, message: Mapping[str, Any], parts: Sequence[Part])
     if role == "assistant" or nothing_read:
         fields_read = [*_READ, *_fields_of_sources(message)]
         names = unread(message, texts, fields_read, nothing_read)
+        if not all_executed_are_read(message):
+            names.append("executed_tools")
     elif role == "user":
         names = unread_attachments(message, texts)
     if role == "assistant" and any(map(_DETAILS.search, texts)):
@@ -182,7 +189,7 @@ def _of_agent(message: Mapping[str, Any], content: Any) -> list[Part]:
         is_repeated = part.kind == "call" and part.id in call_ids
         if part not in thoughts and not is_repeated:
             words.append(part)
-    return [*thoughts, *_with_sources(words or _unusual_words(message), message), *calls]
+    return [*thoughts, *_with_sources(words or _unusual_words(message), message, content), *calls]
 
 
 def _with_results(parts: Sequence[Part], results: Sequence[Part]) -> list[Part]:
@@ -296,17 +303,47 @@ def _calls_in(content: str) -> list[Part]:
     return _call_parts(calls)
 
 
-def _with_sources(content: list[Part], message: Mapping[str, Any]) -> list[Part]:
-    """The content's parts, of which the first text cites what the message lists beside it."""
-    text = "".join(part.value for part in content if part.kind == "text")
+def _with_sources(parts: list[Part], message: Mapping[str, Any], content: Any) -> list[Part]:
+    """The parts of a message's content, of which the texts cite what the message lists beside it.
+
+    The first text of a stretch between calls and results has all that this stretch cites, since each
+    stretch may become a message.
+    """
+    text = "".join(part.value for part in parts if part.kind == "text")
     sent = sent_with(text, message)
     for fields in places_beside(message):
-        sent += grounded(text, grounding_metadata(fields))
+        metadata = grounding_metadata(fields)
+        if metadata:
+            sent += grounded(_texts_by_entry(content, text), metadata)
     if not sent:
-        return content
-    for number, part in enumerate(content):
-        if part.kind == "text":
-            citations = dict.fromkeys((*part.citations, *sent))  # some send them twice
-            content[number] = part._replace(citations=tuple(citations))
-            break
-    return content
+        return parts
+    stretches = _stretches_of_texts(parts)
+    lengths: list[int] = []
+    for stretch in stretches:
+        lengths.append(sum(len(parts[number].value) for number in stretch))
+    # Some APIs send a citation twice
+    for stretch, citations in zip(stretches, divided(dict.fromkeys(sent), lengths), strict=True):
+        part = parts[stretch[0]]
+        cited = dict.fromkeys((*part.citations, *citations))
+        parts[stretch[0]] = part._replace(citations=tuple(cited))
+    return parts
+
+
+def _stretches_of_texts(parts: Sequence[Part]) -> list[list[int]]:
+    """Where texts stand among the parts, in stretches that calls and results end."""
+    stretches: list[list[int]] = [[]]
+    for number, part in enumerate(parts):
+        if part.kind in ("call", "result"):
+            stretches.append([])
+        elif part.kind == "text":
+            stretches[-1].append(number)
+    return [stretch for stretch in stretches if stretch]
+
+
+def _texts_by_entry(content: Any, text: str) -> list[str]:
+    """For each entry of a list of parts what it says; the whole text where these are not all."""
+    texts: list[str] = []
+    for entry in content if isinstance(content, list | tuple) else [content]:
+        parts = blocks.parts([entry], spoken=True)
+        texts.append("".join([part.value for part in parts if part.kind == "text"]))
+    return texts if "".join(texts) == text else [text]

@@ -7,13 +7,15 @@ from .. import loose_json
 from ..citations import is_address, page_of, pages_in
 from ..errors import DataError
 from .base import Messages, mapping, mappings, text
+from .field_names import unread
 
 # Where gateways and frameworks keep what an API sent beside its message
 _BESIDE = (
     *("additional_kwargs", "response_metadata", "metadata", "provider_specific_fields"),
-    *("provider_metadata", "providerMetadata", "experimental_providerMetadata"),
     "search_info",  # DashScope's
 )
+# The same of the AI SDK's, in which each provider may have an object of its own
+_OF_PROVIDERS = ("provider_metadata", "providerMetadata", "experimental_providerMetadata")
 
 _SOURCES = (
     *("sources", "source_documents", "source_nodes", "retriever_resources", "documents"),
@@ -22,6 +24,8 @@ _SOURCES = (
 _TEXTS = ("content", "text", "page_content", "snippet")
 _TITLES = ("title", "name", "document_name", "filename")
 _URLS = ("url", "uri", "link", "source")
+# Fields of a tool that Groq's server ran, beside those with what it returned
+_EXECUTED_FIELDS = frozenset(("name", "type", "index", "id", "arguments", "output"))
 # What Azure tells of the documents that it searched; a message may have no more than these
 _AZURE_FIELDS = frozenset(("citations", "intent", "all_retrieved_documents"))
 
@@ -115,7 +119,11 @@ def places_beside(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The message, and the objects in it where gateways and frameworks keep what an API sent beside
     it.
     """
-    return [message, *(mapping(message, name) for name in _BESIDE)]
+    places = [message, *(mapping(message, name) for name in _BESIDE)]
+    for name in _OF_PROVIDERS:
+        providers = mapping(message, name)
+        places += [providers, *(mapping(providers, provider) for provider in providers)]
+    return places
 
 
 def grounding_metadata(fields: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -137,19 +145,52 @@ def reported_search(message: Mapping[str, Any], query: str, number: int) -> Mess
 
 
 def _executed(message: Mapping[str, Any], number: int) -> Messages:
-    """Groq's `executed_tools`: calls that the server ran, each with its own results."""
+    """Groq's `executed_tools`: calls that the server ran, each with its own results. One that names
+    no tool is left out.
+    """
     messages: Messages = []
     for place, tool in enumerate(mappings(message, "executed_tools")):
-        returned: list[dict[str, str]] = []
-        for result in mappings(mapping(tool, "search_results"), "results"):
-            returned.append(passage(result, result.get("content")))
-        if not returned:
-            printed = str(tool.get("output") or "")
-            returned.append({"type": "text", "text": printed})
-        name = str(tool.get("name") or tool.get("type") or "tool")
-        arguments = tool.get("arguments") or {}
-        messages += search(name, arguments, returned, identity=f"search {number}.{place}")
+        name = _executed_name(tool)
+        if name:
+            arguments = tool.get("arguments") or {}
+            identity = f"search {number}.{place}"
+            messages += search(name, arguments, _executed_results(tool), identity)
     return messages
+
+
+def _executed_name(tool: Mapping[str, Any]) -> str:
+    return text(tool.get("name")) or text(tool.get("type")) or ""
+
+
+def _executed_results(tool: Mapping[str, Any]) -> list[dict[str, str]]:
+    """What a tool that Groq's server ran returned: pages, or else what it printed. Where there are
+    pages, `output` says them once more.
+    """
+    pages = mappings(mapping(tool, "search_results"), "results")
+    pages += mappings(tool, "browser_results")
+    if pages:
+        return [passage(page, page.get("content")) for page in pages]
+    printed = str(tool.get("output") or "")
+    for result in mappings(tool, "code_results"):
+        value = text(result.get("text"))
+        if value and value not in printed:
+            printed = f"{printed}\n{value}" if printed else value
+    return [{"type": "text", "text": printed}]
+
+
+def all_executed_are_read(message: Mapping[str, Any]) -> bool:
+    """Whether all that Groq's `executed_tools` say is read, in a message that has any."""
+    tools = message.get("executed_tools") or []
+    for tool in tools if isinstance(tools, list | tuple) else [tools]:
+        if not isinstance(tool, Mapping) or not _executed_name(tool):
+            return False
+        texts: list[str] = []
+        for result in _executed_results(tool):
+            texts += result.values()
+        fields = {name: value for name, value in tool.items() if name not in _EXECUTED_FIELDS}
+        if unread(fields, texts, fields_read=(), nothing_read=True):
+            return False
+    return True
 
 
 def _azure_context(fields: Mapping[str, Any]) -> Mapping[str, Any]:
