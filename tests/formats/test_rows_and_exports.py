@@ -284,6 +284,9 @@ TOOLS_BESIDE = [
     ({"action": "look[Ada]", "tool_name": "search"}, {"query": "Ada"}),
     ({"action": "Look for Ada", "tool_name": "search"}, {"action": "Look for Ada"}),
     ({"action": "search", "tool_name": "none", "action_input": "Ada"}, {"query": "Ada"}),
+    ({"action": "search", "tool_name": "N/A", "action_input": "Ada"}, {"query": "Ada"}),
+    ({"action": "call a tool", "tool_name": "search[Ada]"}, {"query": "Ada"}),
+    ({"action": "Look for Ada", "tool_name": "search", "query": "Ada"}, {"query": "Ada"}),
 ]
 
 
@@ -292,6 +295,28 @@ def test_a_tool_beside_an_action_is_what_was_called(step, arguments):
     trajectory = read({"question": QUESTION, "steps": [{**step, "observation": FOUND[0]}]})
     [step_read] = trajectory.steps
     assert (step_read.call.name, step_read.call.arguments) == ("search", arguments)
+
+
+STEPS_WITH_QUERIES = [
+    ({"action": "search", "query": "Ada"}, "Ada"),
+    ({"action": "search", "parameters": {"query": "Ada"}}, "Ada"),
+    ({"action": "search[Ada]", "query": QUESTION}, "Ada"),
+    ({"action": "search", "action_input": "Ada", "query": QUESTION}, "Ada"),
+    ({"action": "search", "action_input": 'who said "yes"'}, 'who said "yes"'),
+    ({"action": "search", "action_input": '"Ada" and "Eva"'}, '"Ada" and "Eva"'),
+    ({"action": "search", "action_input": "'Ada's mother'"}, "Ada's mother"),
+]
+
+
+@pytest.mark.parametrize(("step", "query"), STEPS_WITH_QUERIES)
+def test_the_query_of_a_step_is_read(step, query):
+    trajectory = read({"question": QUESTION, "steps": [{**step, "observation": FOUND[0]}]})
+    assert trajectory.steps[0].call.arguments == {"query": query}
+
+
+def test_a_last_step_may_have_its_answer_in_a_field_of_its_own():
+    last = {"action": "finish", "query": QUESTION, "answer": "Veldt"}
+    assert read({"question": QUESTION, "steps": [*STEPS["an input"][:1], last]}).answer == "Veldt"
 
 
 def test_what_a_model_wrote_beside_its_action_is_no_observation():

@@ -17,6 +17,8 @@ _MARK = re.compile(
 )
 # `Search[words]` and `search(words)`.
 _BRACKETS = re.compile(r"\A([A-Za-z_][\w.-]{0,60}+)\s*+[\[(](.*)[\])]\.?\Z", re.DOTALL)
+# Words in quotation marks that have none of these inside, except as apostrophes
+_QUOTED = re.compile(r"([\"'])((?:(?!\1).|(?<=\w)\1(?=\w))*+)\1", re.DOTALL)
 
 
 # How an instruction stands in a prompt of the Alpaca form. One that is not closed matches up to the
@@ -214,11 +216,19 @@ def action_of(action: str, arguments: str | None = None) -> dict[str, Any]:
         name, words = in_brackets(action) or (action, "")
     is_json = words.lstrip().startswith("{")
     if not is_json:
-        words = words.strip().strip("\"'")
+        words = _without_quotes(words.strip())
     if name.lower() == "finish" and not is_json:
         return answer_message(words)
     call = {"name": name, "arguments": words if is_json else {"query": words}}
     return {"role": "assistant", "tool_calls": [call]}
+
+
+def _without_quotes(words: str) -> str:
+    """Words without the quotation marks around all of them. Those around a part, as in `who said
+    "yes"`, are what the agent wrote.
+    """
+    quoted = _QUOTED.fullmatch(words)
+    return quoted[2] if quoted else words
 
 
 FORMAT = Format("ReAct text", read)

@@ -16,13 +16,16 @@ _THOUGHTS = ("thought", "thoughts", "reasoning", "think")
 _OBSERVATIONS = ("observation", "obs", "observations", "result", "tool_output")
 _ACTIONS = ("action", "tool", "tool_name")
 _TOOLS = ("tool_name", "tool")
-_NO_TOOL = ("none", "null")  # what stands for a tool's name in a step without one
+_NO_TOOL = ("none", "null", "nil", "n/a", "na", "-")  # what stands for a tool's name in a step without one
 _INPUTS = (
     *("action_input", "action_args", "action_arguments", "tool_input", "tool_args"),
     *("arguments", "args"),
 )
+# What a tool is asked, and what an action hands in, where it has neither brackets nor an input
+_QUERIES = ("query", "parameters")
+_HANDED_IN = ("answer", "final_answer")
 # In a step with a tool alone: beside an action these may be what the model read and wrote
-_TOOL_INPUTS = (*_INPUTS, "input", "query", "parameters")
+_TOOL_INPUTS = (*_INPUTS, "input", *_QUERIES)
 _TOOL_OBSERVATIONS = (*_OBSERVATIONS, "output")
 _ANSWERS = ("final_answer", "prediction", "model_answer", "output", "response")
 
@@ -113,6 +116,7 @@ def _action(step: Mapping[str, Any]) -> dict[str, Any] | None:
     if arguments is None and tool is not None:
         names_the_tool = name.casefold() == tool.casefold()
         arguments = {} if names_the_tool else {"action": name}
+        tool, arguments = in_brackets(tool) or (tool, arguments)
     elif arguments is None:
         arguments = "" if isinstance(step.get("action"), str) else {}
     name = tool or name
@@ -133,7 +137,7 @@ def _tool_beside(step: Mapping[str, Any]) -> str | None:
 
 def _named(step: Mapping[str, Any]) -> tuple[str | None, Any]:
     """The name of a step's action, and its arguments: within the action, beside it, or in brackets
-    behind the name.
+    behind the name, which come before a query.
     """
     action = _first(step, _ACTIONS)
     arguments = _first(step, _TOOL_INPUTS if _is_of_tool(step) else _INPUTS)
@@ -144,8 +148,11 @@ def _named(step: Mapping[str, Any]) -> tuple[str | None, Any]:
     name = text(action)
     if name is None:
         return None, None
-    brackets = in_brackets(name.strip()) if arguments is None else None
-    return brackets or (name.strip(), arguments)
+    name = name.strip()
+    if arguments is not None:
+        return name, arguments
+    beside = _HANDED_IN if hands_in(name) else _QUERIES
+    return in_brackets(name) or (name, _first(step, beside))
 
 
 def _is_answer(message: Mapping[str, Any]) -> bool:
