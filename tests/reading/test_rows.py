@@ -333,6 +333,14 @@ def test_a_row_with_very_many_columns_of_one_name_is_left_out(tmp_path):
     assert "199 columns differ from one of the same name" in row.error
 
 
+def test_very_many_columns_without_a_name_may_differ(tmp_path):
+    header = ",".join(["output", *[""] * 200])
+    line = ",".join(["<answer>x</answer>", *map(str, range(200))])
+    (tmp_path / "a.csv").write_text(f"{header}\n{line}\n")
+    [row] = read_trajectories(tmp_path / "a.csv")
+    assert row.error == ""
+
+
 @pytest.mark.parametrize("values", [("", "7"), ("7", "")])
 def test_of_columns_of_one_name_the_filled_one_counts(tmp_path, values):
     assert columns_twice(tmp_path, "id", *values).trajectory.id == "7"

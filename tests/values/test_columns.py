@@ -109,6 +109,8 @@ def test_lists_printed_as_json_come_back(answers):
             "metadata.gold_answers",
         ),
         ({"gold": "Veldt", "metadata": {"gold_answer": "Oslo"}}, ("Veldt",), "gold"),
+        ({"answer": "Veldt", "metadata": {"ground_truth": True}}, ("Veldt",), "answer"),
+        ({"answer": "Veldt", "metadata": {"gold_answer": ""}}, ("Veldt",), "answer"),
         ({"Ground Truth": "Veldt", "Answer": "Oslo"}, ("Veldt",), "Ground Truth"),
         ({"Answer": "Veldt"}, ("Veldt",), "Answer"),
         ({"Final answer": "Veldt", "final_answer": "Oslo"}, ("Veldt",), "Final answer"),

@@ -402,7 +402,8 @@ def _report(path: Path) -> bytes:
 def _table_rows(path: Path, tabs: bool) -> Iterator[tuple[int, Data]]:
     """The rows of a table whose header names the columns. A JSON array or object in a cell is read.
 
-    Of columns of one name the filled one counts; where their values differ, the others are `TWINS`.
+    Of columns of one name the first that is filled counts; where others hold something else, these
+    are `TWINS`. Columns without a name may differ: nothing is read from them.
     """
     csv.field_size_limit(unpacking.MOST_LINE)
     with _reading(path), unpacking.unpacked(path) as file:
@@ -435,7 +436,7 @@ def _table_row(header: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:
         value = _cell(cell)
         if row.get(name) is None:
             row[name] = value
-        elif value is not None and value != row[name]:
+        elif name and value is not None and value != row[name]:
             twins.setdefault(name, []).append(value)
     return {**row, TWINS: twins} if twins else row
 
