@@ -142,9 +142,12 @@ def test_a_saved_judge_is_not_taken_for_an_encoder(kept):
         open_span_model(kept[1])
 
 
-def test_a_saved_judge_opens_in_the_dtype_that_is_asked_for(kept):
-    model, _ = open_saved(kept[1], dtype="bfloat16")
-    assert model.encoder.dtype == torch.bfloat16
+@pytest.mark.parametrize(
+    ("dtype", "opened"), [("bfloat16", torch.bfloat16), ("auto", torch.float32)]
+)
+def test_a_saved_judge_opens_in_the_dtype_that_is_asked_for(kept, dtype, opened):
+    model, _ = open_saved(kept[1], dtype=dtype)
+    assert model.encoder.dtype == opened
 
 
 def test_an_encoder_of_half_precision_reads(encoder):

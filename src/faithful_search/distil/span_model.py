@@ -116,12 +116,14 @@ def open_saved(
 ) -> tuple[SpanModel, Tokenizer]:
     """The network that `save` wrote into a directory, and its tokenizer.
 
-    `dtype` is that of the encoder's weights; the heads are float32. Raises `ConfigError` as
-    `open_span_model`.
+    `dtype` is that of the encoder's weights, "auto" the one that its configuration names; the heads
+    are float32. Raises `ConfigError` as `open_span_model` does.
     """
     tokenizer = _tokenizer(folder, None, trust_remote_code)
     config = read_config(folder, trust_remote_code=trust_remote_code)
-    kwargs: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
+    kwargs: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    if dtype != "auto":  # which `from_config` does not know: without a dtype it does the same
+        kwargs["dtype"] = dtype
     if attn_implementation is not None:
         kwargs["attn_implementation"] = attn_implementation
     with opening(f"the span judge {folder!r}"):

@@ -96,7 +96,10 @@ def _choose_precision(args: Any) -> None:
     if args.bf16 is None:
         args.bf16 = launched_in_bf16
     if args.bf16 and not faster_in_bf16():
-        logger.warning("bf16 is switched off: this processor is faster in float32")
+        logger.warning(
+            "bf16 is switched off: this processor is faster in float32, as far as this PyTorch can "
+            "tell"
+        )
         args.bf16 = False
     if launched_in_bf16 and not args.bf16:
         os.environ[_MIXED] = "no"  # it would switch it on again
