@@ -376,6 +376,8 @@ UNREAD: dict[str, list[dict[str, Any]]] = {
         ASKED,
         agent(content="Veldt", sources=[{"body": PASSAGE}]),
     ],
+    "items beside the content": [ASKED, agent(content="Veldt", items=[{"body": PASSAGE}])],
+    "parts beside the content": [ASKED, agent(content="Veldt", parts=[{"body": PASSAGE}])],
     "a list beside a question": [{**ASKED, "context": [{"body": PASSAGE}]}, ANSWER],
     "a part among others": [ASKED, agent(content=[{"widget": {}}, {"type": "text", "text": "V"}])],
     "details of Open WebUI's": [
@@ -402,6 +404,7 @@ LISTS_READ: dict[str, dict[str, Any]] = {
     "sources": {"sources": [{"url": "https://a.org", "date": "1 May 1907"}]},
     "citations": {"annotations": [{"url": "https://a.org", "title": "Ada of Veldt"}]},
     "the content": {"content": [{"type": "text", "text": "Veldt", "about": "A town."}]},
+    "the content once more": {"content": PASSAGE, "blocks": [{"type": "text", "text": PASSAGE}]},
     "single words": {"safety": [{"category": "VIOLENCE", "probability": "LOW"}]},
     "what Open WebUI shows meanwhile": {"statusHistory": [{"description": "Searching the web"}]},
 }

@@ -60,8 +60,6 @@ _TELLS = re.compile(
 )
 # Fields in which a user's message may hold documents
 _ATTACHED = re.compile(r"attach|document|(?:\A|_)files?\Z", re.IGNORECASE)
-# Fields that may hold a message's content as a list of parts: what is not read of it is told there
-_LISTS_OF_PARTS = ("content", "parts", *_CONTENTS)
 _MAY_HOLD_TEXTS = (str, list, tuple, Mapping)
 _DEEPEST = 6  # levels of a field's value that are searched for texts
 
@@ -167,7 +165,7 @@ def unread(
     for name, value in message.items():
         if not value or name in fields_read or not isinstance(value, _MAY_HOLD_TEXTS):
             continue
-        may_speak = nothing_read or _SPEAKS.search(name) or _lists_objects(name, value)
+        may_speak = nothing_read or _SPEAKS.search(name) or _lists_objects(message, name)
         if not may_speak or _TELLS.search(name):
             continue
         if any(text not in text_read for text in _texts(value)):
@@ -185,14 +183,18 @@ def unread_attachments(message: Mapping[str, Any], texts: Sequence[str]) -> list
     """
     attached: dict[str, Any] = {}
     for name, value in message.items():
-        if _ATTACHED.search(name) or _lists_objects(name, value):
+        if _ATTACHED.search(name) or _lists_objects(message, name):
             attached[name] = value
     return unread(attached, texts, (), nothing_read=True)
 
 
-def _lists_objects(name: str, value: Any) -> bool:
-    """Whether a field lists objects, and is not where a message has the parts of its content."""
-    return name not in _LISTS_OF_PARTS and bool(mappings(value, pure=True))
+def _lists_objects(message: Mapping[str, Any], name: str) -> bool:
+    """Whether a field lists objects and is not the message's content, whose unread parts are told
+    elsewhere.
+    """
+    value = message[name]
+    content = message.get("content", message.get("parts"))
+    return value != content and bool(mappings(value, pure=True))
 
 
 def _texts(value: Any, depth: int = 0) -> Iterator[str]:
