@@ -16,7 +16,8 @@ _THOUGHTS = ("thought", "thoughts", "reasoning", "think")
 _OBSERVATIONS = ("observation", "obs", "observations", "result", "tool_output")
 _ACTIONS = ("action", "tool", "tool_name")
 _TOOLS = ("tool_name", "tool")
-_NO_TOOL = ("none", "null", "nil", "n/a", "na", "-")  # what stands for a tool's name in a step without one
+# What stands for a tool's name in a step without one
+_NO_TOOL = ("none", "null", "nil", "n/a", "na", "-")
 _INPUTS = (
     *("action_input", "action_args", "action_arguments", "tool_input", "tool_args"),
     *("arguments", "args"),
