@@ -199,8 +199,8 @@ def _gold_places(
     yield "", row, _CERTAINLY_GOLD
     for prefix, metadata in _objects_in(row, ["metadata"]):
         # A truth value may be somebody's label of what the agent answered
-        others = {name: value for name, value in metadata.items() if not isinstance(value, bool)}
-        yield prefix, others, _GOLD_IN_METADATA
+        fields = {name: value for name, value in metadata.items() if not isinstance(value, bool)}
+        yield prefix, fields, _GOLD_IN_METADATA
     yield "", row, _PERHAPS_GOLD
     for prefix, place in _objects_in(row, _GOLD_WITHIN):
         yield prefix, place, GOLD_ANSWERS
