@@ -79,7 +79,7 @@ BY_AZURE = {
     "Azure, a tool's message in the context": chosen(context={"messages": [AZURE_TOOL]}),
     "Azure, several messages": {"choices": [{"index": 0, "messages": [AZURE_TOOL, VELDT]}]},
     "Azure, in a chat": {"messages": [ASKED, AZURE_TOOL, VELDT]},
-    "Azure, in a chat, as an object": {"messages": [ASKED, {**AZURE_TOOL, "content": AZURE}, VELDT]},
+    "Azure, as an object": {"messages": [ASKED, {**AZURE_TOOL, "content": AZURE}, VELDT]},
     "Azure, streamed": [
         {"choices": [{"index": 0, "delta": {"role": "assistant", "context": AZURE}}]},
         {"choices": [{"index": 0, "delta": {"content": "Veldt"}}]},

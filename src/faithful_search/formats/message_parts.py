@@ -306,8 +306,8 @@ def _calls_in(content: str) -> list[Part]:
 def _with_sources(parts: list[Part], message: Mapping[str, Any], content: Any) -> list[Part]:
     """The parts of a message's content, of which the texts cite what the message lists beside it.
 
-    The first text of a stretch between calls and results has all that this stretch cites, since each
-    stretch may become a message.
+    The first text of a stretch between calls and results has all that this stretch cites, since
+    each stretch may become a message.
     """
     text = "".join(part.value for part in parts if part.kind == "text")
     sent = sent_with(text, message)
