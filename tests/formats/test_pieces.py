@@ -107,6 +107,15 @@ def test_events_of_gemini_name_their_response(tmp_path):
     assert [trajectory.answer for trajectory in trajectories] == ["Veldt", "Oslo"]
 
 
+def test_events_that_pythons_client_writes_are_pieces(tmp_path):
+    rows = []
+    for piece in STREAMS["Gemini"]:
+        fields = {"response_id": "r", "automatic_function_calling_history": [], "parsed": None}
+        rows.append({"candidates": piece["candidates"], **fields})
+    [trajectory] = read_file(lines_of(tmp_path / "a.jsonl", rows))
+    assert trajectory.answer == "Veldt"
+
+
 def test_a_response_of_gemini_beside_a_question_is_no_event(tmp_path):
     rows = [piece_of_gemini(text, question=QUESTION) for text in ("Veldt", "Oslo")]
     trajectories = read_file(lines_of(tmp_path / "a.jsonl", rows))

@@ -45,6 +45,7 @@ _GEMINI_EVENT = frozenset(
         *("promptFeedback", "prompt_feedback"),
         *("createTime", "create_time"),
         *("sdkHttpResponse", "sdk_http_response"),
+        "parsed",  # the text once more
     )
 )
 # What Gemini sends beside a piece of what its answer rests on
@@ -79,7 +80,7 @@ def _gemini_response_id(event: Mapping[str, Any]) -> str | None:
     """
     if not mappings(event, "candidates"):
         return None
-    filled_fields = {name for name, value in event.items() if value is not None}
+    filled_fields = {name for name, value in event.items() if value}
     identity = first(event, ("responseId", "response_id"))
     is_bare = filled_fields <= _GEMINI_EVENT
     return identity if is_bare and isinstance(identity, str) and identity else None
