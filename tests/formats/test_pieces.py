@@ -107,6 +107,12 @@ def test_events_of_gemini_name_their_response(tmp_path):
     assert [trajectory.answer for trajectory in trajectories] == ["Veldt", "Oslo"]
 
 
+def test_answers_of_gemini_may_come_in_one_piece_each(tmp_path):
+    events = [piece_of_gemini("Veldt", "r"), piece_of_gemini("Oslo", "s")]
+    trajectories = read_file(lines_of(tmp_path / "a.jsonl", events))
+    assert [trajectory.answer for trajectory in trajectories] == ["Veldt", "Oslo"]
+
+
 def test_events_that_pythons_client_writes_are_pieces(tmp_path):
     rows = []
     for piece in STREAMS["Gemini"]:

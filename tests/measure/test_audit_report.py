@@ -136,6 +136,10 @@ def test_right_answers_are_a_result_although_nothing_else_is():
     assert "nothing measured but whether answers are right" in sentences(found)[-1]
 
 
+def test_an_audit_without_any_share_says_so():
+    assert "nothing that is good or bad measured" in sentences(made(calls=2.0))[-1]
+
+
 def test_the_same_share_is_not_both_best_and_worst():
     found = made(answer_support_lexical=1.0, info_think_lexical=1.0, repeated_calls=0.0)
     assert extremes(found) is None

@@ -358,6 +358,7 @@ UPHELD = Trajectory((Step(answer="Oslo"), Step("yes", verified=True)), answer="O
         (["7", "1.5", "15"], "7"),
         ([r"\boxed{}", r"\boxed{}", "Oslo"], "Oslo"),
         ([r"\boxed{}"], None),
+        (["👍", "👎", "👎"], "👎"),
     ],
 )
 def test_a_vote(threads, wins):
@@ -405,6 +406,13 @@ def test_a_synthesis_in_a_box_rests_on_the_thread_that_gave_its_answer():
 def test_a_synthesis_that_has_no_answer_in_its_box_is_none():
     threads = [Trajectory(question="Who?", answer=answer) for answer in ("Ada", "Ada")]
     assert synthesise(threads, Writing(2, r"<answer>\boxed{unknown}</answer>")).by == "vote"
+
+
+def test_an_empty_box_is_no_answer_to_choose():
+    threads = [Trajectory(question="Who?", answer=answer) for answer in ("Ada", r"\boxed{}")]
+    writer = Writing()
+    synthesise(threads, writer)
+    assert "Pair 2:\n<answer>NONE</answer>" in writer.requests[-1].fields["threads"]
 
 
 def test_a_long_thread_is_told_to_its_end():

@@ -33,3 +33,19 @@ def test_an_exception_hangs_where_it_is_drawn(cls):
 def test_a_value_error_is_named_as_one(cls):
     named = re.findall(r"`(\w+Error)`", errors.__doc__.rpartition("```")[2])
     assert issubclass(cls, ValueError) == (cls.__name__ in named)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (
+            FileNotFoundError(2, "No such file or directory", "rows.jsonl"),
+            "No such file or directory",
+        ),
+        (OSError("it is no archive"), "it is no archive"),
+        (ValueError("row 3"), "row 3"),
+        (EOFError(), "EOFError"),
+    ],
+)
+def test_the_reason_of_an_error_is_never_empty(error, reason):
+    assert errors.reason_of(error) == reason
