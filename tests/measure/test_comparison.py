@@ -112,6 +112,14 @@ def test_evaluations_of_runs_are_compared_or_one_is_named(tmp_path):
         open_sides([f"{tmp_path}/pou#none"])
 
 
+@pytest.mark.parametrize("content", ["[1]", "[" * 100_000 + "]" * 100_000])
+def test_a_file_that_holds_no_evaluations_is_refused(tmp_path, content):
+    file = tmp_path / "metrics.json"
+    file.write_text(content)
+    with pytest.raises(DataError, match="no evaluations"):
+        open_sides([str(file)])
+
+
 def test_the_command_prints_a_table_and_links_reports(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, make in (("a", rollout), ("b", right), ("c", right)):
