@@ -50,6 +50,7 @@ MATCHED = (
     "dialects.tool_calls._CODE",
     "formats.call_markup._LEAD",
     "formats.messages._OPENS_RESULT",
+    "formats.react._QUOTED",
     "formats.thought_markup._OPENS",
     "formats.thought_markup._REPLY",
     "measure.gates._FORM",
