@@ -2,15 +2,16 @@
 is used.
 
 The texts come from the patterns themselves, as `re` parses them: a beginning that a match may have,
-then over and over what may come next, then something or nothing. Each pattern searches and matches
-them. Times are processor times; a text four times as long may take `MOST` times as long.
+then over and over what may come next, then something or nothing. Each pattern matches them, and
+searches them unless the package only ever matches with it. Times are processor times; a text four
+times as long may take `MOST` times as long.
 """
 
 import ast
 import importlib
 import re
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from functools import cache
 from itertools import islice, product
@@ -43,20 +44,6 @@ BOUNDED = {
     "columns._LITERAL": "only found in what is a printed list, where each quote is closed",
 }
 """Patterns that are never given a long text, or not such a one, and why."""
-MATCHED = (
-    "answer_forms._EMPTY_BOX",
-    "citations.reading._NO_SENTENCE",
-    "columns._APART",
-    "dialects.tool_calls._CODE",
-    "formats.call_markup._LEAD",
-    "formats.messages._OPENS_RESULT",
-    "formats.react._QUOTED",
-    "formats.thought_markup._OPENS",
-    "formats.thought_markup._REPLY",
-    "measure.gates._FORM",
-    "rewards.lures._RELATION_OF",
-)
-"""Patterns that are matched at one place of a text, and never searched."""
 NOT_IMPORTED = (
     *("training", "coldstart", "distil", "inference", "judges.nli", "measure.metric"),
     *("adapters.", "analysis", "hub", "cli", "recipes", "serving", "demo.app"),
@@ -278,11 +265,35 @@ def use(pattern: re.Pattern[Any], text: Any) -> None:
 
 @cache
 def _only_matched() -> set[Any]:
-    return {found.pattern.pattern for found in patterns() if {*MATCHED} & {*found.names}}
+    """The texts of patterns that the package matches at one place of a text, and never searches."""
+    matched = set()
+    for name, tree, _ in modules():
+        matched |= {f"{name}.{variable}" for variable in _matched_variables(tree)}
+    texts = set()
+    for names, pattern in patterns():
+        # The others say where it is written, as "columns:12"
+        variables = [name for name in names if ":" not in name]
+        if variables and matched.issuperset(variables):
+            texts.add(pattern.pattern)
+    return texts
+
+
+def _matched_variables(tree: ast.Module) -> Iterator[str]:
+    """The private variables of a module that are used as in `_NAME.fullmatch(text)` alone."""
+    read, matched = Counter[str](), Counter[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            read[node.id] += 1
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            matched[node.value.id] += node.attr in ("match", "fullmatch")
+    for variable, times in matched.items():
+        if variable.startswith("_") and 0 < times == read[variable]:
+            yield variable
 
 
 def seconds(pattern: re.Pattern[Any], text: str) -> float:
     data = text.encode("latin-1", "replace") if isinstance(pattern.pattern, bytes) else text
+    _only_matched()  # reads all modules the first time
     start = time.process_time()
     use(pattern, data)
     return time.process_time() - start
@@ -358,11 +369,24 @@ def test_a_pattern_that_takes_longer_would_be_found(quadratic: str) -> None:
         "wire.guard._URL",
         "answer_tokens._DATES",
         *BOUNDED,
-        *MATCHED,
     ],
 )
 def test_patterns_are_found_by_name(name: str) -> None:
     assert any(name in found.names for found in patterns())
+
+
+@pytest.mark.parametrize(
+    "use, variables",
+    [
+        ("_WORD.fullmatch(text)", ["_WORD"]),
+        ("_WORD.match(text, place)", ["_WORD"]),
+        ("_WORD.match(text) or _WORD.search(text)", []),
+        ("split(text, _WORD)", []),
+        ("WORD.match(text)", []),  # other modules may search it
+    ],
+)
+def test_which_patterns_are_only_matched(use: str, variables: list[str]) -> None:
+    assert list(_matched_variables(ast.parse(use))) == variables
 
 
 @pytest.mark.parametrize("holds", ["Grammar", "fence", "border", "signs"])
