@@ -24,7 +24,8 @@ _SOURCES = (
 _TEXTS = ("content", "text", "page_content", "snippet")
 _TITLES = ("title", "name", "document_name", "filename")
 _URLS = ("url", "uri", "link", "source")
-# Fields of a tool that Groq's server ran, beside those with what it returned
+# Fields of a tool that Groq's server ran in which nothing is left unread: `output` is read, or else
+# says once more what stands in the pages
 _EXECUTED_FIELDS = frozenset(("name", "type", "index", "id", "arguments", "output"))
 # What Azure tells of the documents that it searched; a message may have no more than these
 _AZURE_FIELDS = frozenset(("citations", "intent", "all_retrieved_documents"))
@@ -45,35 +46,34 @@ def search(
 
 
 class ReturnedPages:
-    """The addresses of pages that tools returned; texts are searched for them when first needed."""
+    """The pages that tools returned, by their addresses in the texts that came back."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
-        self._all_texts: list[str] = []
         self._pages: set[str] = set()
+        # A text is searched for addresses when one is first asked for
+        self._unsearched_texts: list[str] = []
 
     def add(self, text: str) -> None:
         """Add the text that a tool returned."""
         self._texts.append(text)
-        self._all_texts.append(text)
+        self._unsearched_texts.append(text)
 
-    def has(self, passages: Sequence[Mapping[str, str]]) -> bool:
-        """Whether all of these were returned: their pages, or where they have none their texts."""
-        for passage in passages:
-            text = passage["content"]
-            if passage["url"] or not text:
-                returned = self.holds(passage["url"])
-            else:
-                returned = any(text in page for page in self._all_texts)
-            if not returned:
-                return False
-        return True
+    def has_all(self, passages: Sequence[Mapping[str, str]]) -> bool:
+        """Whether each passage was returned: its page or, where it has no address, its text. One
+        with neither was not.
+        """
+        return all(self._has(passage["url"], passage["content"]) for passage in passages)
 
-    def holds(self, address: str) -> bool:
-        """Whether the page of this address was returned; false for an empty address."""
-        while self._texts:
-            self._pages |= pages_in(self._texts.pop())
-        return bool(address) and page_of(address) in self._pages
+    def _has(self, address: str, content: str) -> bool:
+        if address:
+            return self._has_page(address)
+        return bool(content) and any(content in text for text in self._texts)
+
+    def _has_page(self, address: str) -> bool:
+        while self._unsearched_texts:
+            self._pages |= pages_in(self._unsearched_texts.pop())
+        return page_of(address) in self._pages
 
 
 def searched_beside(
@@ -81,32 +81,33 @@ def searched_beside(
 ) -> Messages:
     """The searches that an API made for a message, as calls and their results.
 
-    Empty where nothing beside the message reports one, and where all pages were returned before:
-    then there was no further search, and the API lists them once more.
+    Empty where nothing beside the message reports one. Empty, too, where all pages were returned
+    before: then there was no further search, and the API lists them once more. Calls that Groq
+    reports, and searches that Azure reports with a query, were made in any case.
 
     Args:
         query: the query of the search where the API does not report it.
         number: the message's number, for the id of the call.
         returned: what tools returned before.
     """
-    executed = _executed(message, number)
-    if executed:
-        return executed
+    calls_of_groq = _executed_calls(message, number)
+    if calls_of_groq:
+        return calls_of_groq
     identity = f"search {number}"
     for fields in places_beside(message):
-        retrieved = _azure_context(fields)
-        if retrieved:
-            return _azure_search(retrieved, query, identity, returned)
+        azure_report = _azure_context(fields)
+        if azure_report:
+            return _azure_search(azure_report, query, identity, returned)
         metadata = grounding_metadata(fields)
         queries = metadata.get("webSearchQueries") or metadata.get("web_search_queries")
-        fetched = _read_pages(fields)
-        if fetched and not metadata:
-            if returned and returned.has(fetched):
+        opened_pages = _opened_pages(fields)
+        if opened_pages and not metadata:
+            if returned and returned.has_all(opened_pages):
                 return []
-            return search("url_context", {}, fetched, identity)
+            return search("url_context", {}, opened_pages, identity)
         passages = _results(fields) or _grounding(metadata)
         passages = passages or _cited_documents(fields) or _sources(fields)
-        if passages and returned and returned.has(passages):
+        if passages and returned and returned.has_all(passages):
             return []
         if metadata and (passages or queries):
             return search("google_search", {"queries": queries or []}, passages, identity)
@@ -144,7 +145,7 @@ def reported_search(message: Mapping[str, Any], query: str, number: int) -> Mess
     return _azure_search(_azure_report(message), query, f"search {number}")
 
 
-def _executed(message: Mapping[str, Any], number: int) -> Messages:
+def _executed_calls(message: Mapping[str, Any], number: int) -> Messages:
     """Groq's `executed_tools`: calls that the server ran, each with its own results. One that names
     no tool is left out.
     """
@@ -179,7 +180,7 @@ def _executed_results(tool: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def all_executed_are_read(message: Mapping[str, Any]) -> bool:
-    """Whether all that Groq's `executed_tools` say is read, in a message that has any."""
+    """Whether everything in Groq's `executed_tools` is read; true of a message without any."""
     tools = message.get("executed_tools") or []
     for tool in tools if isinstance(tools, list | tuple) else [tools]:
         if not isinstance(tool, Mapping) or not _executed_name(tool):
@@ -188,14 +189,16 @@ def all_executed_are_read(message: Mapping[str, Any]) -> bool:
         for result in _executed_results(tool):
             texts += result.values()
         fields = {name: value for name, value in tool.items() if name not in _EXECUTED_FIELDS}
+        # Any field may hold a result, whatever its name
         if unread(fields, texts, fields_read=(), nothing_read=True):
             return False
     return True
 
 
 def _azure_context(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What Azure OpenAI retrieved from its user's own data for a message (`context`); empty for
-    nothing. Older deployments keep a tool's message there, with the JSON of it.
+    """What Azure OpenAI says in a message's `context` that it retrieved from its user's own data;
+    empty for nothing. Older deployments have messages there, one of which is a tool's with the same
+    as JSON.
     """
     context = mapping(fields, "context")
     for report in (context, *map(_azure_report, mappings(context, "messages"))):
@@ -205,7 +208,9 @@ def _azure_context(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _azure_report(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What Azure OpenAI retrieved, where a tool's message holds that and nothing else."""
+    """What Azure OpenAI says that it retrieved, where a message's content is that and nothing
+    else.
+    """
     content = message.get("content")
     if isinstance(content, str) and '"citations"' in content:
         try:
@@ -227,7 +232,8 @@ def _azure_search(
     document as `[docN]`.
     """
     documents = mappings(report, "citations")
-    if not documents:  # those that were not left out before the model read them
+    if not documents:
+        # Those with a reason were left out before the model read any
         retrieved = mappings(report, "all_retrieved_documents")
         documents = [document for document in retrieved if not document.get("filter_reason")]
     passages: list[dict[str, str]] = []
@@ -242,7 +248,7 @@ def _azure_search(
     queries = _azure_queries(report.get("intent"))
     if queries:
         return search("search", {"queries": queries}, passages, identity)
-    if not passages or (returned and returned.has(passages)):
+    if not passages or (returned and returned.has_all(passages)):
         return []
     return search("search", {"queries": [query]}, passages, identity)
 
@@ -262,9 +268,11 @@ def _azure_queries(intent: Any) -> list[str]:
 
 
 def _results(fields: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Perplexity's `search_results`, or the addresses in its `citations`."""
+    """Perplexity's `search_results` and Anthropic's `web_search_results`; without either, the
+    addresses in Perplexity's `citations`.
+    """
     results = mappings(fields, "search_results")
-    for block in mappings(fields, "web_search_results"):  # Anthropic's, as LiteLLM keeps them
+    for block in mappings(fields, "web_search_results"):  # as LiteLLM keeps Anthropic's
         results += mappings(block, "content") or [block]
     citations = fields.get("citations")
     if not results and isinstance(citations, list):
@@ -276,7 +284,8 @@ def _results(fields: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def _sources(fields: Mapping[str, Any]) -> list[dict[str, str]]:
     """The passages that a framework retrieved for a message, and keeps beside it."""
-    # Agno keeps them in an object; a list of references may be the agent's own
+    # Agno keeps them in an object. References that are a list themselves may be what the agent
+    # wrote, and are not taken.
     places = {**fields, "references": mapping(fields, "references").get("references")}
     for name in (*_SOURCES, "references"):
         passages = [_source(source) for source in mappings(places, name, pure=True)]
@@ -324,7 +333,7 @@ def _grounding(metadata: Mapping[str, Any]) -> list[dict[str, str]]:
     return passages
 
 
-def _read_pages(fields: Mapping[str, Any]) -> list[dict[str, str]]:
+def _opened_pages(fields: Mapping[str, Any]) -> list[dict[str, str]]:
     """The pages that Gemini's server opened (`urlContextMetadata`)."""
     metadata = mapping(fields, "urlContextMetadata") or mapping(fields, "url_context_metadata")
     pages = mappings(metadata, "urlMetadata") or mappings(metadata, "url_metadata")
@@ -346,7 +355,9 @@ def _cited_documents(fields: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def passage(source: Mapping[str, Any], content: Any = None) -> dict[str, str]:
-    """A source as a part of a result. What it lacks is empty: many APIs send addresses alone."""
+    """A source as a part of a tool's result. Title, address or content are empty where it has
+    none: many APIs send addresses alone.
+    """
     part = {
         "type": "search_result",
         "title": str(source.get("title") or ""),
