@@ -27,7 +27,7 @@ class LookUp(NamedTuple):
 
     Attributes:
         step: the number of the call's step, from 1.
-        name: what it asks for, the answer or a gold answer that stands in it.
+        name: what it asks for: the answer, or a gold answer that is part of the answer.
     """
 
     step: int
@@ -38,8 +38,9 @@ def first_look_up(trajectory: Trajectory) -> LookUp | None:
     """The first call that holds the answer, where neither the question nor any evidence before the
     call does; `None` where there is none.
 
-    Of an answer that says more than a gold answer ("It is Lima."), the gold answers in it are
-    looked for, too.
+    A call may hold an answer's words in any order, unless all of them were read before. Of an
+    answer that says more than a gold answer ("It is Lima."), the gold answers in it are looked for,
+    too. Those in `NEVER_LOOKED_UP`, and those of function words alone, never are.
 
     Example:
         >>> from faithful_search.trajectory import Step
@@ -57,7 +58,7 @@ def first_look_up(trajectory: Trajectory) -> LookUp | None:
 
 
 def _names(trajectory: Trajectory) -> list[str]:
-    """The answer, and the gold answers that stand in one that says more."""
+    """The answer; and where it says more than a gold answer, the gold answers in it."""
     answer = short_answer(trajectory)
     golds = trajectory.answers
     if exact_match(answer, golds, "squad") or exact_match(answer, golds, "unicode"):
@@ -98,20 +99,22 @@ def _asks_for(name: str, call: ToolCall, words_read: set[str]) -> bool:
     words = _words(name)
     if words <= words_read:  # who has read them may put them together
         return False
-    return _is_found_by_its_words(name) and words <= _words(request)
+    return words <= _words(request) and _is_meant_by_its_words(name)
 
 
-def _is_found_by_its_words(name: str) -> bool:
-    """Whether who asks for a name's words has the name in mind. One word will do if nothing but an
-    article stands beside it: "Beatles" finds "The Beatles", but "man" need not mean "It Is a Man".
+def _is_meant_by_its_words(name: str) -> bool:
+    """Whether a call that holds a name's words, apart from each other, asks for the name. Two words
+    do. A single one does if the name has nothing else but an article: "Beatles" finds "The
+    Beatles", but "man" need not mean "It Is a Man".
     """
     without_articles = set(_plain(name).split()) - _ARTICLES
     return len(_words(name)) > 1 or len(without_articles) == 1
 
 
 def _is_read_in(returned: str, name: str, question: str) -> bool:
-    """Whether who reads this has read the name. Words of the question need not stand there: who is
-    asked for a city, and reads of New York, has read of New York City.
+    """Whether who reads this text has read the name. Words at the name's ends that the question
+    has need not stand in the text: who is asked for a city, and reads of New York, has read of New
+    York City.
     """
     if _stands_in(name, returned):
         return True
@@ -132,8 +135,8 @@ def _without_words_of(question: str, name: str) -> str:
 
 
 def _spellings_as_a_name(text: str) -> set[str]:
-    """The ways to write a text that are a name's. There are none of a number, and none in small
-    letters, since these ("games" of "War Games") stand in too many passages.
+    """The ways to write a text as a name, with capitals: in small letters ("games" of "War Games")
+    it stands in too many passages. There are none of a number, nor where no content word is left.
     """
     if all(word.isdecimal() for word in content_words(text)):
         return set()
@@ -150,16 +153,16 @@ def _stands_in(name: str, text: str) -> bool:
 
 
 def _words(text: str) -> set[str]:
-    """What the words of names and texts are compared by. Of words that are as good as none in a
-    claim ("search", "states") it is the words themselves, since answers may be made of them.
+    """What the words of a text are compared by: their terms. Words that say too little in a claim
+    to have one ("search", "states") stay as they are, since answers may be made of them.
     """
-    without_term = {word for word in content_words(_plain(text)) if not terms(word)}
-    return terms(text) | without_term
+    words_without_term = {word for word in content_words(_plain(text)) if not terms(word)}
+    return terms(text) | words_without_term
 
 
 def _plain(text: str) -> str:
-    """A text's words in small letters, with a blank for each mark: so a tag beside a word is no
-    part of it.
+    """A text's words in small letters, with a blank for each mark: so a word in tags stands apart
+    from them.
     """
     return normalize(text, "pokee")
 
@@ -167,8 +170,9 @@ def _plain(text: str) -> str:
 def _request(call: ToolCall) -> str:
     """What a call asks for: the texts in its arguments, one a line.
 
-    Numbers and switches beside a text are settings, quoted ones too, unless they are a query
-    themselves. Without arguments the call is as written.
+    Beside a text, numbers and switches are settings (`top_k`) and left out. So are whole numbers in
+    quotes, unless they are a query themselves. Where there is no text, the settings are what the
+    call asks for; without arguments, it is the call as written.
     """
     values = list(_values(call.arguments))
     if not values:
