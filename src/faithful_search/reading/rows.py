@@ -26,7 +26,7 @@ from .settings import WHOLE, ReadingSettings
 # A row's JSON is decoded for its samples only where a column that may hold a list of them begins
 # with a bracket: most files have no such column, and are read faster
 _MAY_HAVE_SAMPLES = re.compile(rf'"(?:{"|".join(columns.SAMPLES)})"\s*+:\s*+\['.encode())
-_MOST_TWINS = 100  # columns that differ from another one of their name, in a row that is read
+_MOST_TWINS = 100  # further values that a row may have under names that stand there already
 _failures = FailureLog(__name__)
 
 
@@ -35,7 +35,7 @@ class Raw(msgspec.Struct, frozen=True):
 
     Attributes:
         number: counts from 1.
-        digest: the hash of `data`, as hex.
+        digest: the hash of `data` without blanks around it, as hex.
         data: the row's JSON.
         error: why there is no JSON; else empty.
     """
@@ -63,8 +63,8 @@ class Row(msgspec.Struct, frozen=True):
         digest: as in `Raw`.
         trajectory: what the row holds; `None` where it cannot be read.
         error: why it cannot be read; else empty.
-        taken: the column of the text ("text"), of the question ("question") and of the gold answers
-            ("gold"), see `Reader.read`.
+        taken: the columns of the text ("text"), of the question ("question") and of the gold
+            answers ("gold"), see `Reader.read`; empty where it cannot be read.
     """
 
     number: int
@@ -88,8 +88,8 @@ class Reader:
         answer_tool: the tool whose last call hands in the answer. This and the next three are
             handed to `dialects.parse`, which says what they do.
         usual: the dialect in which to read rows that show no marks of one.
-        fenced: whether our own engine rendered the rows.
-        responses: where tool responses may stand.
+        fenced: whether our own engine rendered the rows, with escaping in tool responses.
+        responses: where tool responses may stand: "anywhere", or in "messages" of their own alone.
         revise: changes each trajectory that was read (`measure.invented` takes evidence out of it).
     """
 
@@ -132,7 +132,8 @@ class Reader:
         """Read one row's JSON.
 
         Raises `DataError` naming what is wrong (not JSON, no text, fields that are not a
-        trajectory's), and `DialectError` when its dialect is unknown, or none fits.
+        trajectory's, columns of one name that give different trajectories), and `DialectError` when
+        its dialect is unknown, or none fits.
 
         Example:
             >>> text = "<think>So.</think><answer>Paris</answer>"
@@ -147,11 +148,12 @@ class Reader:
     def read(self, data: bytes) -> tuple[Trajectory, dict[str, str]]:
         """Read one row's JSON, and report from which columns it was taken.
 
-        The second value has the name of the column of the text ("text"), of the question
-        ("question") and of the gold answers ("gold"); it is empty where there is none. If the
-        question or the gold answers are missing, "unused" names the columns that may hold them.
-        Raises as `parse` does, and `DataError` where columns of one name differ and it depends on
-        them what is read.
+        The second value names the columns of the text ("text"), of the question ("question") and
+        of the gold answers ("gold"); what the row does not have is "". A question or gold answers
+        that stand within the text, such as a chat's, have the text's place. Where the text is the
+        whole row, its place is the name of the format or "the trajectory". If the question or the
+        gold answers are missing, "unused" names the columns that may hold them. Raises as `parse`
+        does.
         """
         row, repairs = decoded(data)
         twins = row.pop(TWINS, None) if isinstance(row, dict) else None
@@ -192,7 +194,7 @@ class Reader:
         content = formats.content(
             row,
             self.text_column,
-            # Responses that are messages are in no text, so a text is the agent's own words
+            # Where each tool response is a message of its own, a text is the agent's words alone
             as_written=self.responses == "messages",
         )
         fields = row if isinstance(row, dict) else {}  # a row may be a text alone
@@ -201,7 +203,8 @@ class Reader:
         agent_columns = value.agents if isinstance(value, formats.Chat) else frozenset()
         if isinstance(value, Trajectory):
             trajectory = value
-            if not content.place:  # the row is the trajectory, and `answer` what the agent said
+            if not content.place:
+                # The row itself is the trajectory, so its `answer` is the agent's, and not gold
                 agent_columns = frozenset(Trajectory.__struct_fields__)
         else:
             trajectory = dialects.parse(
@@ -238,10 +241,12 @@ class Reader:
         question: columns.Field | None,
         agent_columns: frozenset[str],
     ) -> tuple[Trajectory, dict[str, str]]:
-        """The trajectory with the row's gold answers, id and question, where it has none itself.
+        """The trajectory with the row's gold answers, id and question, where it has none itself;
+        and the columns they were taken from, as in `read`. Gold answers and an id in a column that
+        was named come before its own.
 
-        `place` is where in the row the trajectory stood. No gold answer or id is taken from
-        `agent_columns`, which hold what the agent said, unless `gold_column` is set.
+        `place` is where in the row the trajectory stood. `agent_columns` hold what the agent said.
+        Unless `gold_column` is set, neither gold answers nor an id are taken from them.
         """
         changes: dict[str, Any] = {}
         taken = {"text": place, "question": place, "gold": place}
@@ -254,7 +259,8 @@ class Reader:
         if self.id_column is not None or not trajectory.id:
             identity = columns.identity(row, self.id_column)
             changes["id"] = identity.value if identity else ""
-        # A question of the trajectory's own stays, also where the row has another one
+        # A text or chat was parsed with the row's question already. A stored trajectory keeps its
+        # own, also where the row has another one.
         if question is not None and trajectory.question in (None, question.value):
             changes["question"] = question.value
             taken["question"] = question.column
@@ -300,7 +306,7 @@ class RowSource:
         if not head:
             raise DataError(self.error or f"{path}: no rows in it")
         if settings.limit is not None and settings.limit <= len(head):
-            self.error = ""  # the file is broken only after the last row that is asked for
+            self.error = ""  # all rows that are asked for were read before the file broke off
         self._rows = islice(chain(head, rows), settings.limit)
         reader = Reader(
             dialect=settings.dialect,
@@ -317,14 +323,13 @@ class RowSource:
 
     def _read(self, path: PathLike, growing: bool) -> Iterator[Raw]:
         """The rows of the file. Where it breaks off they end, and `error` says why."""
-        # A row with several samples becomes several rows, so the numbers of all later ones go up
-        offset = 0
+        rows_added = 0  # a row with several samples becomes several, and later numbers go up
         try:
             for number, data in read_json(path, growing):
                 samples = _samples(data)
                 for place, sample in enumerate(samples):
-                    yield Raw.of(number + offset + place, sample)
-                offset += len(samples) - 1
+                    yield Raw.of(number + rows_added + place, sample)
+                rows_added += len(samples) - 1
         except DataError as error:
             self.error = str(error)
 
@@ -347,7 +352,9 @@ def read_trajectories(
         text_column: which column holds the text; `None` looks for a known name.
 
     Raises:
-        DataError: the file cannot be read, or is empty; after the rows before, where it breaks off.
+        DataError: the file cannot be read, or has no rows. Where it breaks off, this is raised
+            after the rows before.
+        DialectError: `dialect` is unknown.
     """
     source = RowSource(path, ReadingSettings(dialect, text_column))
     yield from map(source.reader, source)
@@ -397,7 +404,8 @@ def _samples(data: Data) -> Sequence[Data]:
         return [data]
     if rows is None:
         return [data]
-    return [row + b"\n" for row in rows]  # without the line's end they would seem cut off
+    # `decoded` takes a row without a line's end for one that is cut off
+    return [row + b"\n" for row in rows]
 
 
 def _rows_of_samples(row: Any) -> list[Any] | None:
