@@ -492,6 +492,8 @@ def plan(study: Study, args: argparse.Namespace) -> list[Run]:
             if seed < setting.seeds:
                 folder = args.out / f"{''.join(c if c.isalnum() else '_' for c in name)}_{seed}"
                 runs.append(Run(name, folder, folder, command(setting, folder, seed, args.steps)))
+    if len(runs) == 1:
+        sys.exit(f"no setting has a seed from {args.first_seed} on: give a smaller --first_seed")
     return runs
 
 

@@ -50,8 +50,11 @@ class NameSwapper:
         for subject, object_ in forbidden:
             self._forbidden[subject].add(object_)
         # Neither the subject nor the object of a held-out fact need be a name that may be swapped
-        of_facts = self._forbidden.keys() | set().union(*self._forbidden.values())
-        self._finder_of_facts = NameFinder({**dict.fromkeys(of_facts, ""), **names})
+        types_of_all = dict(names)
+        for subject, objects in self._forbidden.items():
+            for name in (subject, *objects):
+                types_of_all.setdefault(name, "")
+        self._finder_of_facts = NameFinder(types_of_all)
 
     def swap(self, trajectory: Trajectory, rng: random.Random, id: str | None = None) -> Trajectory:
         """A copy of `trajectory` about other names, gold answers too; token ids, spans and text are
