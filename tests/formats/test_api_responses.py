@@ -234,6 +234,15 @@ def test_documents_without_an_address_or_id_are_kept(beside):
     assert PAGE["content"] in texts
 
 
+def test_a_document_without_an_id_that_is_cited_twice_stands_once():
+    citation = {"sources": [{"document": {"text": PAGE["content"]}}]}
+    chat = [
+        {"role": "user", "content": "Where was Ada born?"},
+        {"role": "assistant", "content": "Veldt, in Veldt", "citations": [citation, citation]},
+    ]
+    assert len(read({"messages": chat}).passages) == 1
+
+
 def test_groqs_searches_keep_their_queries():
     assert read(BY_SERVERS["Groq"]).steps[0].call.arguments == {"query": "Ada"}
 

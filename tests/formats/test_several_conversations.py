@@ -243,6 +243,10 @@ GROUNDED = {"groundingChunks": [{"web": {"uri": PAGE, "title": "Ada"}}]}
 GEMINI = {
     "pages that it opened": gemini(**OPENED),
     "places on a map": gemini(**PLACES),
+    "pages that it opened and offers to search for": gemini(
+        **OPENED, groundingMetadata={"searchEntryPoint": {"renderedContent": "<div>Ada</div>"}}
+    ),
+    "a page that it opened and cites": gemini(**OPENED, groundingMetadata=GROUNDED),
     "an event of a session": {"events": [{**EVENT, "groundingMetadata": GROUNDED}]},
 }
 
@@ -250,6 +254,12 @@ GEMINI = {
 @pytest.mark.parametrize("row", GEMINI.values(), ids=GEMINI)
 def test_what_google_read_is_the_result_of_a_search(row):
     assert [passage.url for passage in read(row).passages] == [PAGE]
+
+
+def test_pages_that_gemini_opened_stand_before_those_that_it_searched():
+    chunks = [{"web": {"uri": "https://a.org/other", "title": "Other"}}]
+    row = gemini(**OPENED, groundingMetadata={"groundingChunks": chunks})
+    assert [passage.url for passage in read(row).passages] == [PAGE, "https://a.org/other"]
 
 
 def test_what_googles_client_called_by_itself_stands_before_the_answer():

@@ -441,6 +441,13 @@ def test_named_columns_win_over_usual_names():
     assert trajectory.id == "3"
 
 
+@pytest.mark.parametrize("gold_column", [None, "right"])
+def test_the_id_of_a_stored_trajectory_may_be_named(gold_column):
+    row = {**json.loads(Trajectory((Step(answer="Veldt"),), id="q1").to_json()), "right": "y"}
+    trajectory, _ = Reader(id_column="id", gold_column=gold_column).read_row(row)
+    assert trajectory.id == "q1"
+
+
 @pytest.mark.parametrize("name", ["response", "output", "trajectory"])
 def test_objects_of_no_known_format_are_refused(name):
     row = {"question": "Where?", name: {"strange": 1, "fields": [2]}}

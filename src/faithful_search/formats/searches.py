@@ -81,9 +81,9 @@ def searched_beside(
 ) -> Messages:
     """The searches that an API made for a message, as calls and their results.
 
-    Empty where nothing beside the message reports one. Empty, too, where all pages were returned
-    before: then there was no further search, and the API lists them once more. Calls that Groq
-    reports, and searches that Azure reports with a query, were made in any case.
+    Empty where nothing beside the message reports one. A search whose pages were all returned
+    before is left out: then there was no further search, and the API lists them once more. Calls
+    that Groq reports, and searches that Azure reports with a query, were made in any case.
 
     Args:
         query: the query of the search where the API does not report it.
@@ -100,19 +100,22 @@ def searched_beside(
             return _azure_search(azure_report, query, identity, returned)
         metadata = grounding_metadata(fields)
         queries = metadata.get("webSearchQueries") or metadata.get("web_search_queries")
-        opened_pages = _opened_pages(fields)
-        if opened_pages and not metadata:
-            if returned and returned.has_all(opened_pages):
-                return []
-            return search("url_context", {}, opened_pages, identity)
         passages = _results(fields) or _grounding(metadata)
         passages = passages or _cited_documents(fields) or _sources(fields)
+        # What Gemini opened and cites stands among its passages, too
+        opened_pages = _without_pages_of(passages, _opened_pages(fields))
+        if not (passages or queries or opened_pages):
+            continue
+        messages: Messages = []
+        if opened_pages and not (returned and returned.has_all(opened_pages)):
+            messages += search("url_context", {}, opened_pages, f"pages {number}")
         if passages and returned and returned.has_all(passages):
-            return []
+            return messages
         if metadata and (passages or queries):
-            return search("google_search", {"queries": queries or []}, passages, identity)
-        if passages:
-            return search("web_search", {"query": query}, passages, identity)
+            messages += search("google_search", {"queries": queries or []}, passages, identity)
+        elif passages:
+            messages += search("web_search", {"query": query}, passages, identity)
+        return messages
     return []
 
 
@@ -341,6 +344,14 @@ def _opened_pages(fields: Mapping[str, Any]) -> list[dict[str, str]]:
     return [passage({"url": url}) for url in urls if url]
 
 
+def _without_pages_of(
+    passages: Sequence[Mapping[str, str]], opened_pages: Sequence[dict[str, str]]
+) -> list[dict[str, str]]:
+    """The opened pages that no passage is from."""
+    pages = {page_of(passage["url"]) for passage in passages if passage["url"]}
+    return [page for page in opened_pages if page_of(page["url"]) not in pages]
+
+
 def _cited_documents(fields: Mapping[str, Any]) -> list[dict[str, str]]:
     """The documents that Cohere's citations name, each once."""
     documents: dict[str, dict[str, str]] = {}
@@ -349,7 +360,7 @@ def _cited_documents(fields: Mapping[str, Any]) -> list[dict[str, str]]:
             document = mapping(source, "document")
             if not document:
                 continue
-            identity = source.get("id") or document.get("id") or f"document {len(documents)}"
+            identity = source.get("id") or document.get("id") or document
             documents[str(identity)] = passage(document, document.get("text"))
     return list(documents.values())
 

@@ -246,18 +246,19 @@ class Reader:
         was named come before its own.
 
         `place` is where in the row the trajectory stood. `agent_columns` hold what the agent said.
-        Unless `gold_column` is set, neither gold answers nor an id are taken from them.
+        Gold answers and an id are taken from them only where they are in a column that was named.
         """
         changes: dict[str, Any] = {}
         taken = {"text": place, "question": place, "gold": place}
-        if self.gold_column is None:
-            row = {name: value for name, value in row.items() if name not in agent_columns}
+        row_beside = {name: value for name, value in row.items() if name not in agent_columns}
         if self.gold_column is not None or not trajectory.answers:
-            golds = columns.golds(row, self.gold_column)
+            row_with_golds = row_beside if self.gold_column is None else row
+            golds = columns.golds(row_with_golds, self.gold_column)
             changes["answers"] = golds.value if golds else ()
             taken["gold"] = golds.column if golds else ""
         if self.id_column is not None or not trajectory.id:
-            identity = columns.identity(row, self.id_column)
+            row_with_id = row_beside if self.id_column is None else row
+            identity = columns.identity(row_with_id, self.id_column)
             changes["id"] = identity.value if identity else ""
         # A text or chat was parsed with the row's question already. A stored trajectory keeps its
         # own, also where the row has another one.
@@ -269,7 +270,7 @@ class Reader:
         if not (taken["gold"] and taken["question"]):
             # A field inside a column is named `column.field`
             used_columns = {name.split(".")[0] for name in taken.values()}
-            unused = columns.unused(row, used_columns)
+            unused = columns.unused(row_beside, used_columns)
             if unused:
                 taken["unused"] = ", ".join(unused)
         if changes:
