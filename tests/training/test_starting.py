@@ -224,14 +224,15 @@ def test_a_missing_cold_start_comes_with_its_command(tmp_path, monkeypatch):
 
 # --- bf16 on a CPU: off, but where it is asked for and the processor is faster in it
 
-FASTER = {"avx2": True, "avx512_bf16": True, "amx_bf16": True, "cpu_name": "some"}
-SLOWER = {"avx2": True, "avx512_bf16": True, "amx_bf16": False, "cpu_name": "some"}
+FASTER = {torch.float32: 0.004, torch.bfloat16: 0.001}
+"""Seconds for a product."""
+SLOWER = {torch.float32: 0.004, torch.bfloat16: 0.005}
 
 
 @pytest.fixture
 def processor(monkeypatch):
-    """Puts the tests on a processor with these capabilities, without accelerator, in a clean
-    environment.
+    """Puts the tests on a processor that takes so long for a product, without accelerator, in a
+    clean environment.
     """
     for name in ("ACCELERATE_MIXED_PRECISION", "ACCELERATE_USE_CPU"):
         # set, then removed: so that what the code under test leaves there is taken away afterwards
@@ -239,38 +240,38 @@ def processor(monkeypatch):
         monkeypatch.delenv(name)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
 
-    def has(capabilities):
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    def takes(seconds):
+        monkeypatch.setattr(arguments, "seconds_to_multiply", seconds.get)
+        arguments.faster_in_bf16.cache_clear()
 
-    return has
+    yield takes
+    arguments.faster_in_bf16.cache_clear()
 
 
 @pytest.mark.parametrize(
-    "capabilities, faster",
+    "seconds, faster",
     [
         (FASTER, True),
         (SLOWER, False),
-        ({"avx2": True}, False),
-        ({"architecture": "arm64", "bf16": True}, True),
+        ({torch.float32: 0.004, torch.bfloat16: 0.003}, False),  # autocast costs more than that
     ],
 )
-def test_which_processors_are_faster_in_bf16(processor, capabilities, faster):
-    processor(capabilities)
+def test_which_processors_are_faster_in_bf16(processor, seconds, faster):
+    processor(seconds)
     assert arguments.faster_in_bf16() is faster
 
 
-def test_an_older_pytorch_cannot_say_what_is_faster(processor, monkeypatch):
-    processor(FASTER)
-    monkeypatch.delattr(torch.cpu, "get_capabilities")
-    assert not arguments.faster_in_bf16()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_product_takes_some_time(dtype):
+    assert 0 < arguments.seconds_to_multiply(dtype) < 60
 
 
 @pytest.fixture
 def on_cpu(processor, monkeypatch, tmp_path):
     """The settings of a run on a processor, where bf16 is `asked` for in one of four ways."""
 
-    def settings(capabilities, asked):
-        processor(capabilities)
+    def settings(seconds, asked):
+        processor(seconds)
         flags = ["--report_to", "none", "--output_dir", str(tmp_path)]
         if asked == "flag":
             flags += ["--bf16", "true"]
@@ -286,7 +287,7 @@ def on_cpu(processor, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "capabilities, asked, line",
+    "seconds, asked, line",
     [
         (FASTER, "nowhere", "cpu, no autocast"),
         (FASTER, "flag", "cpu, bf16 autocast"),
@@ -298,13 +299,13 @@ def on_cpu(processor, monkeypatch, tmp_path):
         (SLOWER, "launch", "cpu, no autocast"),
     ],
 )
-def test_a_cpu_uses_bf16_where_asked_and_faster(on_cpu, capabilities, asked, line):
-    assert arguments.precision_line(on_cpu(capabilities, asked)) == line
+def test_a_cpu_uses_bf16_where_asked_and_faster(on_cpu, seconds, asked, line):
+    assert arguments.precision_line(on_cpu(seconds, asked)) == line
 
 
 def test_a_run_says_that_bf16_is_switched_off(on_cpu, caplog):
     on_cpu(SLOWER, "flag")
-    assert "bf16 is switched off: this processor is faster in float32, as far as" in caplog.text
+    assert "bf16 is switched off: this processor does not multiply bfloat16" in caplog.text
 
 
 def test_a_run_that_asks_for_no_bf16_warns_of_nothing(on_cpu, caplog):
