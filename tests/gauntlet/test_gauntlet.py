@@ -14,14 +14,14 @@ from faithful_search import dialects, rewards
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.gauntlet import cheats, published
 from faithful_search.gauntlet.believing import Believers
-from faithful_search.gauntlet.mixes import MIXES, contender, reachable_settings
+from faithful_search.gauntlet.mixes import MIXES, Contender, contender, reachable_settings
 from faithful_search.gauntlet.page import write as write_page
 from faithful_search.gauntlet.playing import HONEST
 from faithful_search.gauntlet.results import Payment, Trial, gauntlet_of
 from faithful_search.gauntlet.running import play, questions, run_gauntlet, try_cheat
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.recipes.pou import PoUArguments, build_reward
-from faithful_search.rewards import Format, Warmup, pou_mix, veritas_mix
+from faithful_search.rewards import Adaptive, Format, Mix, Warmup, pou_mix, veritas_mix
 from faithful_search.trajectory import Evidence, Step, Trajectory, read_jsonl
 
 CHEATS = {name: cheats.load(name)() for name in cheats.names()}
@@ -349,6 +349,18 @@ def test_a_rollout_that_cannot_be_read_is_named(tmp_path):
 def test_two_close_weights_have_a_label_each():
     labels = [setting.label for setting in reachable_settings(pou_mix(), (0.501, 0.499, 0.3))]
     assert labels == ["α 0.501", "α 0.499", "α 0.30"]
+
+
+def test_a_process_that_a_mix_leaves_out_is_tried_at_other_weights(rollouts):
+    mix = Mix(parts={"answer": Adaptive(fixed=0.0)})
+    trial = try_cheat(
+        Contender("mine", mix, "pou"),
+        "cite_all",
+        CHEATS["cite_all"],
+        rollouts["pou"],
+        alphas=(1.0,),
+    )
+    assert "answer_support" in trial.honest[0].parts
 
 
 def test_a_weight_that_is_no_number_is_refused():

@@ -159,6 +159,14 @@ class Setting(NamedTuple):
     state: MixState
 
 
+def with_open_weights(mix: Mix) -> Mix:
+    """The mix with no adaptive part held at a constant weight, so that both sides of it are scored,
+    whatever their weights will be.
+    """
+    parts = {name: replace(part, fixed=None) for name, part in adaptive_parts(mix).items()}
+    return replace(mix, parts={**mix.parts, **parts})
+
+
 def reachable_settings(mix: Mix, alphas: Sequence[float] = ()) -> list[Setting]:
     """The settings of a mix that its schedule can reach: the weights of its process, by default at
     both ends and in the middle, with its curriculum at the beginning and at the end.

@@ -23,7 +23,7 @@ from ..trajectory import Trajectory
 from . import page
 from .believing import Believers
 from .cheat import Cheat
-from .mixes import Contender, reachable_settings
+from .mixes import Contender, reachable_settings, with_open_weights
 from .playing import HONEST, CheatingAgent, HonestAgent
 from .results import Gauntlet, Payment, Trial, gauntlet_of
 
@@ -210,7 +210,9 @@ def try_cheat(
     trajectories = [*honest, *cheating]
     reward = contender.reward.bind(policy=Believers(cheat, cheating, policy))
     if isinstance(reward, Mix):
-        components = reward.components(trajectories)
+        # A part that is held at weight 0 is not scored, but `alphas` may give it another
+        scored = with_open_weights(reward) if alphas else reward
+        components = scored.components(trajectories)
         settings = reachable_settings(reward, alphas)
         labels = tuple(setting.label for setting in settings)
         by_setting = [setting.mix.combine(components, setting.state) for setting in settings]
