@@ -1,7 +1,9 @@
 """Questions to answer: `Task`, and the loaders that map the columns of any source to it."""
 
+import csv
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -136,6 +138,8 @@ def _rows_of_others(path: Path, split: str) -> Iterator[dict[str, Any]]:
         return read_rows(path)
     if here and path.suffix not in (".parquet", ".json", ".csv"):
         raise DataError(f"{path}: expected .jsonl, .jsonl.gz, .json, .csv or .parquet")
+    if here and path.suffix == ".csv":
+        _refuse_columns_of_one_name(path)
     from datasets import load_dataset
 
     try:
@@ -149,6 +153,20 @@ def _rows_of_others(path: Path, split: str) -> Iterator[dict[str, Any]]:
         raise DataError(
             f"'{path}' is neither a file here nor a dataset that could be loaded: {error}"
         ) from error
+
+
+def _refuse_columns_of_one_name(path: Path) -> None:
+    """Raise `DataError` where the header of a CSV file names a column twice. The second would be
+    renamed, and nobody could tell which of the two counted.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8", errors="replace") as file:
+            header = next(csv.reader(file), [])
+    except (OSError, csv.Error) as error:
+        raise DataError(f"cannot read {path}: {error}") from error
+    for name, count in Counter(header).items():
+        if name and count > 1:
+            raise DataError(f"{path}: {count} columns are called {name!r}; rename or remove them")
 
 
 def _mapping(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:

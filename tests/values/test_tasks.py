@@ -163,6 +163,8 @@ def test_missing_columns_are_named_with_those_there_are(tmp_path, row, why):
         ),
         ("t.parquet", b"PAR1 but nothing more", r"cannot read .*t\.parquet"),
         ("t.json", b"{nothing", r"cannot read .*t\.json"),
+        ("t.csv", b"question," + b"x" * 200_000 + b"\n", r"cannot read .*t\.csv"),
+        ("t.csv", b"question,answer,answer\nWho?,A,B\n", "2 columns are called 'answer'"),
         ("t.txt", b"Where? Rome", r"expected \.jsonl, \.jsonl\.gz, \.json, \.csv or \.parquet"),
         ("t.jsonl", b"", "no questions in it"),
         ("t.jsonl.gz", gzip.compress(b"", mtime=0), "no questions in it"),
