@@ -375,6 +375,19 @@ def test_annotated_questions_are_asked_in_changed_worlds(files, tmp_path):
         assert "questions: " not in other.output
 
 
+def test_the_figure_has_the_follow_rate_where_worlds_are_changed(files, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        "faithful_search.analysis.figures.bars",
+        lambda evaluations, metrics, *_, **__: drawn.extend(metrics),
+    )
+    triples = ([[f"{place} harbour", "keeper", keeper]] for place, keeper in KEEPERS.items())
+    rewrite(tmp_path / "questions.jsonl", lambda line: {"evidence_triples": next(triples)})
+    with StubServer(label=reads) as server:
+        controls("stub", "--endpoint", server.url, "--conditions", "changed", *files)
+    assert drawn == ["right", "same_answer", "follow_rate", "decorated"]
+
+
 def test_mistakes_are_told_in_a_line(files, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for words, said in (

@@ -225,7 +225,10 @@ def _draw(study: "Study", file: Path) -> None:
     from ..analysis.figures import bars
 
     evaluations = {condition: {"rows": to_builtins(rows)} for condition, rows in study.rows.items()}
-    results = ("right", "same_answer", "memory_share", "decorated")
+    results = []
+    for name in ("right", "same_answer", "memory_share", "follow_rate", "decorated"):
+        if any(name in rows for rows in study.rows.values()):
+            results.append(name)
     bars(evaluations, results, file, title="With its evidence and without")
 
 
