@@ -219,7 +219,9 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
         help=f"sets to measure on: {', '.join(SETS)}",
     )
     parser.add_argument("--steps", type=int, default=40, help="of each arm")
-    parser.add_argument("--start-steps", type=int, help="of the cold start; by default two epochs")
+    parser.add_argument(
+        "--start-steps", type=int, help="of the cold start; by default three epochs"
+    )
     parser.add_argument("--learning-rate", type=float, help="of the arms, in place of their own")
     parser.add_argument(
         "--questions-a-step",
