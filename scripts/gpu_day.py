@@ -280,13 +280,13 @@ def run(args: argparse.Namespace, ends: float) -> int:
     # They take less memory than trainings
     at_once = 2 * args.workers if args.gpu else args.workers
     asked = run_until(jobs, at_once, ends, patience=5)
-    left = notes(plan, common)
+    left = [*notes(plan, common), *unfinished(asked)]
     summarise(plan, measured, left)
     failed = [*trained.failed, *asked.failed]
     if failed:
         print(f"failed: {', '.join(failed)}")
         return 1
-    return UNFINISHED if left or asked.stopped or asked.waiting else 0
+    return UNFINISHED if left else 0
 
 
 # --- the cold start
@@ -516,6 +516,12 @@ def notes(plan: Plan, common: int) -> list[str]:
     elif learning and common < plan.args.steps:
         lines.append(f"Arms of reinforcement learning are compared at step {common}.")
     return lines
+
+
+def unfinished(asked: Outcome) -> list[str]:
+    """Which measurements the clock stopped or left waiting, in a sentence; nothing where none."""
+    names = [*asked.stopped, *asked.waiting]
+    return [f"Not finished, since the time was over: {', '.join(names)}."] if names else []
 
 
 def summarise(plan: Plan, measured: Sequence[Measured], left: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from checkpoints import checkpoint
 from paths import ROOT
 from real_measures import BLOCKED_GUESS, evaluation_of
 from real_questions import TRAINED, kind_of, prepare, questions_of, shortened
-from timed_runs import Job, run_until
+from timed_runs import Job, Outcome, run_until
 
 from faithful_search.bundled import tiny_policy, world_file
 from faithful_search.errors import ConfigError, DataError
@@ -209,6 +209,17 @@ def test_an_arm_without_a_step_is_named(tmp_path):
         "Not all of 40 steps are made: answers, seed 0 (5).",
         "The arms have no saved step in common, so none of them is measured.",
     ]
+
+
+def test_measurements_that_the_clock_stopped_are_named():
+    asked = Outcome(finished=["the start"], stopped=["an arm"], waiting=["another"])
+    assert gpu_day.unfinished(asked) == [
+        "Not finished, since the time was over: an arm, another.",
+    ]
+
+
+def test_nothing_is_said_where_all_is_measured():
+    assert gpu_day.unfinished(Outcome(finished=["the start"])) == []
 
 
 @pytest.mark.parametrize(("limit", "jobs"), [("4", 0), ("8", 1)])
