@@ -114,21 +114,32 @@ def tab(page, name):
     raise AssertionError(f"the page does not open {name}")
 
 
-def audit(page, text):
+def send(page, label, text, button):
     """Fill in the text and press the button; once more where the page did not listen yet."""
     from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
-    tab(page, "Audit")
     for _ in range(3):
-        page.get_by_label("A trajectory, a chat").fill(text)
+        page.get_by_label(label).fill(text)
         try:
             with page.expect_request("**/queue/join*", timeout=10_000) as request:
-                page.get_by_role("button", name="Audit", exact=True).click()
+                page.get_by_role("button", name=button, exact=True).click()
         except PlaywrightTimeout:
             continue
         if text in request.value.post_data_json["data"]:
             return
     raise AssertionError("the page does not send the text that was filled in")
+
+
+def ask(page, question):
+    """Ask an agent a question."""
+    tab(page, "Ask")
+    send(page, "Question", question, "Ask")
+
+
+def audit(page, text):
+    """Have a text audited."""
+    tab(page, "Audit")
+    send(page, "A trajectory, a chat", text, "Audit")
 
 
 def serious(page):
@@ -287,9 +298,7 @@ def test_switching_while_an_agent_works_shows_the_last_one(visit):
 
 def test_a_question_outside_the_world_gets_no_green(visit):
     page = visit(PHONE)
-    tab(page, "Ask")
-    page.get_by_label("Question").fill("Who won the 2022 World Cup?")
-    page.get_by_role("button", name="Ask", exact=True).click()
+    ask(page, "Who won the 2022 World Cup?")
     page.get_by_text("none of the question's names is in it").wait_for()
     green = "(nodes, good) => nodes.filter((node) => getComputedStyle(node).color === good).length"
     assert page.locator(".trajectory:visible *").evaluate_all(green, "rgb(29, 122, 70)") == 0
@@ -308,9 +317,7 @@ def test_what_failed_is_said_where_the_result_was(visit):
         page.locator(".rows, .trajectory:visible, button:visible", has_text="scores").count() == 0
     )
     assert page.locator(".toast-body, .error:visible").count() == 0
-    tab(page, "Ask")
-    page.get_by_label("Question").fill(" ")
-    page.get_by_role("button", name="Ask", exact=True).click()
+    ask(page, " ")
     alert.get_by_text("the question is empty").wait_for()
     assert page.locator(".trajectory:visible").count() == 0
     page.get_by_role("button", name="Change its evidence").click()
@@ -347,9 +354,7 @@ def test_hostile_text_in_every_field_stays_text(visit, monkeypatch):
 
     monkeypatch.setattr("faithful_search.demo.auditing._fetched", refused)
     page = visit(PHONE)
-    tab(page, "Ask")
-    page.get_by_label("Question").fill(HOSTILE)
-    page.get_by_role("button", name="Ask", exact=True).click()
+    ask(page, HOSTILE)
     page.get_by_role("heading", name=HOSTILE).wait_for()
     audit(
         page,
@@ -394,9 +399,7 @@ def test_axe_finds_nothing_serious_in_any_tab(visit, scheme):
     audit(page, "{broken")
     page.get_by_role("alert").filter(visible=True).wait_for()
     assert serious(page) == []
-    tab(page, "Ask")
-    page.get_by_label("Question").fill("Who won the 2022 World Cup?")
-    page.get_by_role("button", name="Ask", exact=True).click()
+    ask(page, "Who won the 2022 World Cup?")
     page.get_by_text("none of the question's names is in it").wait_for()
     assert serious(page) == []
     tab(page, "Cheat it")
