@@ -280,7 +280,7 @@ def run(args: argparse.Namespace, ends: float) -> int:
     # They take less memory than trainings
     at_once = 2 * args.workers if args.gpu else args.workers
     asked = run_until(jobs, at_once, ends, patience=5)
-    left = [*notes(plan, common), *unfinished(asked)]
+    left = notes(plan, common, asked)
     summarise(plan, measured, left)
     failed = [*trained.failed, *asked.failed]
     if failed:
@@ -493,8 +493,10 @@ def measured_questions(plan: Plan, name: str) -> Path:
 # --- the summary
 
 
-def notes(plan: Plan, common: int) -> list[str]:
-    """What is not done yet, in sentences."""
+def notes(plan: Plan, common: int, asked: Outcome) -> list[str]:
+    """What is not done yet, in sentences: of the arms, which are compared at the step `common`, and
+    of what they were asked.
+    """
     lines = []
     without = []
     fewer = []
@@ -515,13 +517,10 @@ def notes(plan: Plan, common: int) -> list[str]:
         lines.append("The arms have no saved step in common, so none of them is measured.")
     elif learning and common < plan.args.steps:
         lines.append(f"Arms of reinforcement learning are compared at step {common}.")
+    unfinished = [*asked.stopped, *asked.waiting]
+    if unfinished:
+        lines.append(f"Not finished, since the time was over: {', '.join(unfinished)}.")
     return lines
-
-
-def unfinished(asked: Outcome) -> list[str]:
-    """Which measurements the clock stopped or left waiting, in a sentence; nothing where none."""
-    names = [*asked.stopped, *asked.waiting]
-    return [f"Not finished, since the time was over: {', '.join(names)}."] if names else []
 
 
 def summarise(plan: Plan, measured: Sequence[Measured], left: Sequence[str]) -> None:

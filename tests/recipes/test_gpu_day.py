@@ -203,7 +203,7 @@ def test_arms_are_compared_at_a_step_that_all_have(tmp_path, answers, paper, com
 def test_an_arm_without_a_step_is_named(tmp_path):
     plan = plan_of(tmp_path, "--arms", "answers", "paper")
     saved(plan, "answers_0", 5)
-    lines = gpu_day.notes(plan, 0)
+    lines = gpu_day.notes(plan, 0, Outcome())
     assert lines == [
         "Without a saved step, since the time was over: paper, seed 0.",
         "Not all of 40 steps are made: answers, seed 0 (5).",
@@ -211,15 +211,21 @@ def test_an_arm_without_a_step_is_named(tmp_path):
     ]
 
 
-def test_measurements_that_the_clock_stopped_are_named():
-    asked = Outcome(finished=["the start"], stopped=["an arm"], waiting=["another"])
-    assert gpu_day.unfinished(asked) == [
-        "Not finished, since the time was over: an arm, another.",
-    ]
-
-
-def test_nothing_is_said_where_all_is_measured():
-    assert gpu_day.unfinished(Outcome(finished=["the start"])) == []
+@pytest.mark.parametrize(
+    ("asked", "lines"),
+    [
+        (
+            Outcome(finished=["the start"], stopped=["an arm"], waiting=["another"]),
+            ["Not finished, since the time was over: an arm, another."],
+        ),
+        (Outcome(finished=["the start"]), []),
+    ],
+)
+def test_measurements_that_the_clock_stopped_are_named(tmp_path, asked, lines):
+    plan = plan_of(tmp_path, "--arms", "answers", "--steps", "5")
+    saved(plan, "answers_0", 5)
+    (plan.runs[0].folder / gpu_day.ADAPTER).touch()
+    assert gpu_day.notes(plan, 5, asked) == lines
 
 
 @pytest.mark.parametrize(("limit", "jobs"), [("4", 0), ("8", 1)])
