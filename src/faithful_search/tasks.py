@@ -160,12 +160,13 @@ def _refuse_columns_of_one_name(path: Path) -> None:
     renamed, and nobody could tell which of the two counted.
     """
     try:
-        with path.open(newline="", encoding="utf-8", errors="replace") as file:
-            header = next(csv.reader(file), [])
-    except (OSError, csv.Error) as error:
-        raise DataError(f"cannot read {path}: {error}") from error
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = (line for line in file if line.strip())
+            header = next(csv.reader(lines), [])
+    except (OSError, UnicodeDecodeError, csv.Error):
+        return  # what is wrong with the file, its reader says
     for name, count in Counter(header).items():
-        if name and count > 1:
+        if name.strip() and count > 1:
             raise DataError(f"{path}: {count} columns are called {name!r}; rename or remove them")
 
 
