@@ -261,6 +261,16 @@ def test_which_processors_are_faster_in_bf16(processor, seconds, faster):
     assert arguments.faster_in_bf16() is faster
 
 
+def test_timing_products_leaves_the_number_of_threads(processor):
+    processor(FASTER)
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    arguments.faster_in_bf16()
+    after = torch.get_num_threads()
+    torch.set_num_threads(before)
+    assert after == before + 1
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_product_takes_some_time(dtype):
     assert 0 < arguments.seconds_to_multiply(dtype) < 60
