@@ -89,15 +89,17 @@ def visit(browser, address):
 
 def upload(page, file: Path) -> None:
     """Choose a file; once more where the page did not listen yet."""
-    chosen = page.get_by_text(file.name)
+    from playwright.sync_api import TimeoutError as PlaywrightTimeout
+
     for _ in range(3):
-        page.locator("input[type=file]").set_input_files(file)
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            if chosen.count():
-                return
-            page.wait_for_timeout(100)
-    raise AssertionError(f"the page does not show {file.name}")
+        try:
+            with page.expect_request("**/upload?*", timeout=10_000):
+                page.locator("input[type=file]").set_input_files(file)
+        except PlaywrightTimeout:
+            continue
+        page.get_by_label(file.name, exact=True).wait_for()
+        return
+    raise AssertionError(f"the page does not send {file.name}")
 
 
 def tab(page, name):
