@@ -17,6 +17,7 @@ from faithful_search.measure.controls import (
     compared,
 )
 from faithful_search.measure.evaluation import Evaluation
+from faithful_search.measure.gates import SHARE
 from faithful_search.measure.gold_citations import CitesGold
 from faithful_search.measure.origins import Decorated
 from faithful_search.rewards import Correctness, Format, Reward
@@ -68,7 +69,13 @@ def evaluation_of(rollouts: Path | Iterable[Trajectory], tasks: Sequence[Task]) 
     columns: dict[str, list[float | None]] = {}
     for name in MEASURES:
         columns[name] = [row[name] for row in rows]
-    return Evaluation(rows={}, questions=[task.id for task in asked], values=columns, tool_calls={})
+    return Evaluation(
+        rows={},
+        questions=[task.id for task in asked],
+        values=columns,
+        tool_calls={},
+        bounds={name: SHARE for name in MEASURES if name != "calls"},
+    )
 
 
 def _open_values(rollout: Trajectory, rewards: Mapping[str, Reward]) -> dict[str, float | None]:

@@ -300,7 +300,7 @@ def abridged(evaluation: Evaluation) -> Evaluation:
         shorter = [msgspec.structs.replace(seen, q=round(seen.q, 4)) for seen in of_rollout]
         verdicts.append(shorter)
     values = {name: evaluation.values[name] for name in KEPT if name in evaluation.values}
-    return Evaluation({}, evaluation.questions, values, {}, verdicts)
+    return Evaluation({}, evaluation.questions, values, {}, verdicts, bounds=evaluation.bounds)
 
 
 def summarise(starts: Sequence[Start], arms: Sequence[str], out: Path, results: Results) -> None:

@@ -79,7 +79,8 @@ def tables_over_seeds(
                 metric: difference_over_seeds(measured[reference], runs, metric)
                 for metric in metrics
             }
-        tables[f"Paired differences to: {reference}"] = differences
+        if differences:
+            tables[f"Paired differences to: {reference}"] = differences
     return tables
 
 

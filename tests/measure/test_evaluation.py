@@ -103,6 +103,15 @@ def test_intervals_cover_as_often_as_they_say():
         assert 0.92 <= np.mean([e.low <= truth <= e.high for e in estimates]) <= 0.985
 
 
+def test_an_evaluation_keeps_the_bounds_of_its_metrics():
+    """Of `calls`, which can be any number, there are none."""
+    evaluation = evaluate_rollouts([trajectory(ALONE)], ["q"], {"correct": Correctness()}, [])
+    written = json.loads(json.dumps(evaluation.to_dict()))
+    bounds = Evaluation.from_dict(written).bounds
+    assert bounds["correct"] == (0.0, 1.0)
+    assert "calls" not in bounds
+
+
 def test_a_mean_bears_a_tenth_of_its_rows_left_open_and_no_more():
     kept = mean_ci([1.0] * 9)
     assert left_out(kept, 9, 3, 1).value == 1.0

@@ -3,11 +3,12 @@
 import math
 
 import interval_coverage as simulated
+import msgspec
 import numpy as np
 import pytest
 
 from faithful_search.errors import DataError
-from faithful_search.measure.evaluation import Evaluation
+from faithful_search.measure.evaluation import Evaluation, difference
 from faithful_search.measure.seeds import (
     Crossed,
     change_over_seeds,
@@ -167,6 +168,34 @@ def test_intervals_over_seeds_end_at_the_bounds_of_the_result():
     assert (change.low, change.high) == (-1.0, 1.0)
     of_shares = change_over_seeds([NONE, NONE], [ALL, HALF], "em")
     assert (of_shares.low, of_shares.high) == (-1.0, 1.0)
+
+
+def apart(first, second, bounds):
+    """Two runs with these values of all questions, of a metric that has these bounds."""
+    runs = [run([value] * 40) for value in (first, second)]
+    return [msgspec.structs.replace(one, bounds={"em": bounds}) for one in runs]
+
+
+@pytest.mark.parametrize("bounds", [(0.0, 1.0), (-1.0, 2.0)])
+def test_an_interval_of_fractions_ends_at_the_bounds_of_the_metric(bounds):
+    estimate = over_seeds(apart(0.1, 0.7, bounds), "em")
+    assert (estimate.low, estimate.high) == bounds
+
+
+def test_a_difference_of_fractions_ends_where_all_has_changed():
+    runs = apart(0.1, 0.7, (0.0, 1.0))
+    estimate = difference_over_seeds(runs, runs[::-1], "em")
+    assert (estimate.low, estimate.high) == (-1.0, 1.0)
+
+
+def test_a_paired_difference_ends_where_all_has_changed():
+    """Changes of 0 and 0.9: 0.45 ± 5.7."""
+    first, second = (
+        Evaluation({}, ["q1", "q2"], {"em": values}, {}, bounds={"em": (0.0, 1.0)})
+        for values in ([0.1, 0.05], [0.1, 0.95])
+    )
+    change = difference(first, second, "em")
+    assert (change.low, change.high) == (-1.0, 1.0)
 
 
 def test_runs_without_their_starts_are_refused():

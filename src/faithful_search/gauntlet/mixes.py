@@ -86,7 +86,7 @@ def contender(
         judge: of a mix or reward that asks one; by default words are compared.
         signature: how the trainer calls a function: "trl" or "verl".
         dialect: how the rollouts are written; by default that of a reward of the literature, else
-            `pou`, or the first that the reward says something about.
+            the first of `pou`, `search_r1` and the others that the reward says something about.
 
     Raises `ConfigError` for an unknown name, naming those known; `DialectError` for an unknown
     dialect.

@@ -400,7 +400,7 @@ def _audit(folder: Path) -> Side:
             calls_of_tool.append(line.tools.get(name, 0))
     return Side(
         name=folder.resolve().name,
-        evaluation=Evaluation(audit.estimates, questions, values, calls),
+        evaluation=Evaluation(audit.estimates, questions, values, calls, bounds=audit.all_bounds),
         made={name: audit.settings.get(name) for name in MEASURING_SETTINGS},
         rows=rows,
         folder=str(folder),

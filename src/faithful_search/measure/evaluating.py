@@ -38,6 +38,7 @@ from .behaviour import (
 )
 from .controls import EM_UNREMEMBERED, QUESTIONS, control_tasks, control_values, unremembered
 from .evaluation import ENTROPY, Evaluation, run_episodes
+from .gates import SHARE
 from .gold_citations import CitesGold
 from .origins import Decorated
 from .probes import UNSEEN_SNIPPETS, blank_engine
@@ -297,12 +298,16 @@ def evaluate_rollouts(
         values[NO] = [no_share(rollout) for rollout in blind]
         if len(tools) > 1:
             values[RETRY] = [retry_share(rollout, tools) for rollout in blind]
-    bounds = {name: reward.bounds for name, reward in rewards.items()}
+    bounds = dict.fromkeys(values, SHARE)
+    bounds |= {name: reward.bounds for name, reward in rewards.items()}
     bounds["calls"] = (0.0, math.inf)
     rows = {}
+    finite_bounds = {}
     for name, column in values.items():
         abstained = sum(bool(score.parts.get("abstained")) for score in scores.get(name, []))
-        rows[name] = _estimate(column, questions, bounds.get(name, (0.0, 1.0)), abstained)
+        rows[name] = _estimate(column, questions, bounds[name], abstained)
+        if all(map(math.isfinite, bounds[name])):
+            finite_bounds[name] = bounds[name]
     if GAP in rewards:
         rows |= verdict_rows(seen, questions)
     tool_calls = {tool: [counts[tool] for counts in calls] for tool in tools}
@@ -317,6 +322,7 @@ def evaluate_rollouts(
         made_by={name: repr(reward) for name, reward in rewards.items()},
         errors=_errors(trajectories, values),
         trajectories=scored,
+        bounds=finite_bounds,
     )
 
 

@@ -18,7 +18,7 @@ from ..trajectory import Trajectory
 from . import stats
 from .behaviour import POOLED_ENTROPY, ErrorCounts
 from .ledger import Ledger
-from .stats import NOTHING, Estimate
+from .stats import NOTHING, UNBOUNDED, Estimate
 from .verdicts import AUROC, GAP, POOLED_VERDICTS, Seen, verdict_columns
 from .workers import progress_bar
 
@@ -61,6 +61,8 @@ class Evaluation(Measured, msgspec.Struct, frozen=True):
         failed_because: why they failed, in the words of most of them.
         trajectories: the rollouts, with `scores` and `reasons` in their `meta`. They are not in the
             dictionary.
+        bounds: the lowest and the highest possible value of the metrics that have both; means of
+            runs and their differences are cut there.
     """
 
     rows: dict[str, Estimate]
@@ -73,6 +75,7 @@ class Evaluation(Measured, msgspec.Struct, frozen=True):
     failed: int = 0
     failed_because: str = ""
     trajectories: list[Trajectory] = []
+    bounds: dict[str, tuple[float, float]] = {}
 
     def calls_by_tool(self) -> dict[str, int]:
         """The number of calls of each tool in all rollouts together."""
@@ -111,7 +114,17 @@ def difference(before: Evaluation, after: Evaluation, metric: str) -> Estimate:
     first_means = stats.question_means(before.questions, before.values[metric])
     second_means = stats.question_means(after.questions, after.values[metric])
     smallest = _smallest_change(before, after, metric)
-    return stats.paired_difference(first_means, second_means, smallest)
+    change = stats.paired_difference(first_means, second_means, smallest)
+    least, most = bounds_of([before, after], metric)
+    return stats.cut(change, least - most, most - least)
+
+
+def bounds_of(runs: Iterable[Evaluation], metric: str) -> tuple[float, float]:
+    """The lowest and the highest value that a metric can have in all of these evaluations; infinite
+    where one of them does not say.
+    """
+    bounds = [run.bounds.get(metric, UNBOUNDED) for run in runs]
+    return min(least for least, _ in bounds), max(most for _, most in bounds)
 
 
 def are_comparable(runs: Iterable[Evaluation], metric: str) -> bool:

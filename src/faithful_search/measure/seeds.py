@@ -30,10 +30,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from .evaluation import POOLED, Evaluation, are_comparable
+from .evaluation import POOLED, Evaluation, are_comparable, bounds_of
 from .sets import macro_mean
 from .stats import (
     NOTHING,
+    UNBOUNDED,
     Estimate,
     Floats,
     are_nearly_alike,
@@ -50,7 +51,6 @@ from .stats import (
     wilson,
 )
 
-UNBOUNDED = (-math.inf, math.inf)
 _ROUNDING = 1e-9
 """What is less than this part of a variance counts as nothing, since sums of the same values in
 another order differ as much.
@@ -242,7 +242,7 @@ def crossed(
         rows.append(row)
     with_value = np.any([row.with_value for row in rows], axis=0)
     shares = all(row.shares for row in rows)
-    bounds = (0.0, 1.0) if shares else UNBOUNDED
+    bounds = (0.0, 1.0) if shares else bounds_of(runs, metric)
     if metric in POOLED:
         bounds = POOLED[metric][1].bounds
     return Crossed(

@@ -33,6 +33,7 @@ both ends of a statistic: with as many calls or verdicts, all of one kind.
 FEW_DEPART = 6
 """With fewer questions that differ from the typical one, these made-up questions count as well."""
 _DEPARTS = 0.05  # of how far the made-up ones lie from the typical question
+UNBOUNDED = (-math.inf, math.inf)
 DRAWS = 2000
 _CELLS = 4_000_000  # the largest number of cells in a block of resamples: 32 MB
 
@@ -332,7 +333,7 @@ def pooled_estimate(columns: Columns, pooled: Pooled, questions: Clusters) -> Es
         return pooled.function(by_name(columns, sums))
 
     made_up = _made_up(columns, sums, pooled.extremes)
-    estimate = _cut(_jackknifed(sums, made_up, statistic), *pooled.bounds)
+    estimate = cut(_jackknifed(sums, made_up, statistic), *pooled.bounds)
     return msgspec.structs.replace(estimate, not_applicable=not_applicable)
 
 
@@ -397,7 +398,7 @@ def pooled_difference(
 
     made_up = _made_up_changes(keys, sums, pooled.extremes)
     least, most = pooled.bounds
-    return _cut(_jackknifed(sums, made_up, change), least - most, most - least)
+    return cut(_jackknifed(sums, made_up, change), least - most, most - least)
 
 
 def _made_up_changes(keys: Sequence[Any], sums: Floats, extremes: Extremes) -> Floats:
@@ -458,7 +459,7 @@ def _few_depart(pseudo_values: Floats, made_up: Floats) -> bool:
     return bool(departing.sum() < FEW_DEPART)
 
 
-def _cut(estimate: Estimate, least: float, most: float) -> Estimate:
+def cut(estimate: Estimate, least: float, most: float) -> Estimate:
     """The estimate with its interval cut at these bounds."""
     if estimate.low is None or estimate.high is None:
         return estimate

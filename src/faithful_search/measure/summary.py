@@ -198,15 +198,19 @@ class Audit(Measured, msgspec.Struct, frozen=True):
             >>> Audit({"declined": Estimate(0.5, 0.095, 0.905, 4, 0.25)}).unmet("declined <= 0.1")
             ['declined is 0.500 [0.095, 0.905] (n=4), required: declined <= 0.1']
         """
-        known_bounds = {**ALWAYS, **self.bounds}
-        bounds = {name: known_bounds.get(name, gates.SHARE) for name in self.estimates}
-        gates.check(requirements, bounds)
+        gates.check(requirements, self.all_bounds)
         return gates.unmet(requirements, self.estimates)
 
     @property
     def mistakes(self) -> dict[str, int]:
         """The issues, by kind, that are mistakes of the agent."""
         return {kind: count for kind, count in self.issues.items() if kind not in TRANSCRIPT}
+
+    @property
+    def all_bounds(self) -> dict[str, tuple[float, float]]:
+        """The lowest and the highest possible value of each result."""
+        known = {**ALWAYS, **self.bounds}
+        return {name: known.get(name, gates.SHARE) for name in self.estimates}
 
     @property
     def readings(self) -> dict[str, int]:
