@@ -107,8 +107,8 @@ def test_rows_at_once_are_bounded(tmp_path, at_once):
 @pytest.mark.parametrize(
     ("rows", "device", "at_once", "passes"),
     [
-        (32, "cpu", None, 8),
-        (3, "cpu", None, 1),
+        (32, "cpu", None, 32),
+        (3, "cpu", 2, 3),
         (32, "cuda", None, 4),
         (4, "cuda", None, 1),
         (32, "cuda", 2, 16),

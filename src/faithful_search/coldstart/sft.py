@@ -293,6 +293,10 @@ class WeightedSFTTrainer(SFTTrainer):
         labels = inputs.pop("reading_labels", None)
 
         def weighted(**model_inputs: Any) -> Any:
+            # Rows are padded at their end, where no token before them looks. Without a mask,
+            # attention skips what a token cannot see; with one it computes that and masks it.
+            if not self.aux_loss_enabled:  # which leaves padding out by the mask
+                model_inputs.pop("attention_mask", None)
             outputs = model(**model_inputs)
             outputs.log_probs = outputs.log_probs * weights
             return outputs

@@ -28,8 +28,6 @@ FEWEST = 8
 """The number of rollouts from which several passes are worth it there. A smaller batch, as for
 models of billions of parameters, is one pass.
 """
-ROWS = 4
-"""The number of rows in a pass on a CPU, where further passes cost next to nothing."""
 
 
 def passes_over(rows: int, device: str, at_once: int | None = None) -> int:
@@ -37,12 +35,15 @@ def passes_over(rows: int, device: str, at_once: int | None = None) -> int:
     rows in each. It depends on nothing else, since sharded models need the same number in every
     process.
 
+    On a CPU each rollout is a pass of its own. A further pass costs next to nothing there, and rows
+    without padding need no mask, with which attention would compute what it then masks.
+
     >>> passes_over(32, "cuda"), passes_over(4, "cuda"), passes_over(32, "cpu")
-    (4, 1, 8)
+    (4, 1, 32)
     """
-    fewest = math.ceil(rows / (at_once or rows))
     if device == "cpu":
-        return max(fewest, math.ceil(rows / ROWS))
+        return rows
+    fewest = math.ceil(rows / (at_once or rows))
     return max(fewest, PASSES if rows >= FEWEST else 1)
 
 
