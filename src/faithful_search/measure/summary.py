@@ -209,8 +209,8 @@ class Audit(Measured, msgspec.Struct, frozen=True):
     @property
     def all_bounds(self) -> dict[str, tuple[float, float]]:
         """The lowest and the highest possible value of each result."""
-        known = {**ALWAYS, **self.bounds}
-        return {name: known.get(name, gates.SHARE) for name in self.estimates}
+        known_bounds = {**ALWAYS, **self.bounds}
+        return {name: known_bounds.get(name, gates.SHARE) for name in self.estimates}
 
     @property
     def readings(self) -> dict[str, int]:
