@@ -239,6 +239,9 @@ def call(name="search", /, think="", evidence=(), **arguments) -> Step:
         ([call(query="old mill"), call("web", query="old mill")], 0.0, []),  # another tool
         ([call(query="a"), call(query="a"), call(query="a")], 2 / 3, [2, 3]),
         ([call(query=["a", "b"]), call(query=["A", "b."])], 0.5, [2]),
+        ([call(query='"Old mill"'), call(query="\u201cOld mill\u201d\u2026")], 0.5, [2]),
+        ([call(query="旧磨坊\uff1f"), call(query="旧磨坊")], 0.5, [2]),
+        ([call(query="\uff1f"), call(query="\uff01")], 0.0, []),
         (
             [call(query="?"), call(query="!")],
             0.0,

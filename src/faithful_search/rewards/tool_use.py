@@ -3,6 +3,7 @@ is never used.
 """
 
 import json
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
@@ -155,7 +156,7 @@ def _first_calls(steps: Sequence[Step], calls: Sequence[int]) -> set[int]:
     first: dict[str, int] = {}  # by what calls are compared by
     for place in calls:
         call = cast(ToolCall, steps[place].call)
-        arguments = _simple(call.arguments) if call.arguments else normalize(call.raw, "pokee")
+        arguments = _simple(call.arguments) if call.arguments else _plain(call.raw)
         key = json.dumps([call.name, arguments], sort_keys=True, default=str)
         first.setdefault(key, place)
     return set(first.values())
@@ -169,5 +170,13 @@ def _simple(value: Any) -> Any:
         return [_simple(entry) for entry in value]
     if isinstance(value, str):
         # of signs alone nothing would be left: they stay, or all of them would be alike
-        return normalize(value, "pokee") or value
+        return _plain(value) or value
     return value
+
+
+def _plain(text: str) -> str:
+    """The text in small letters, with a blank for the punctuation of any script."""
+    if not text.isascii():
+        marks = {ord(mark): " " for mark in set(text) if unicodedata.category(mark)[0] == "P"}
+        text = text.translate(marks)
+    return normalize(text, "pokee")
