@@ -293,6 +293,21 @@ def test_a_whole_answer_takes_no_settings_of_its_parts(setting):
         rewards.pou_mix(answer=Adaptive(), **setting)
 
 
+@pytest.mark.parametrize(
+    ("mix", "bounds"),
+    [
+        (rewards.pou_mix(), (-1.0, 1.0)),
+        (rewards.answer_only_mix(), (-1.0, 1.0)),
+        (rewards.veritas_mix(), (0.0, 1.07)),
+        (rewards.pokee_mix(metric="em"), (0.0, 1.1)),
+        (Mix({"citation": Citation()}, {"citation": -0.5}, gate=None), (-0.5, 0.5)),
+    ],
+)
+def test_a_mix_knows_between_what_its_values_lie(mix, bounds):
+    """Intervals end there; a value above 1 had one that ended below it."""
+    assert mix.bounds == pytest.approx(bounds)
+
+
 @pytest.mark.parametrize("weights", [{"info_think": -1}, {"exact_match": math.nan}])
 def test_weights_of_veritas_are_not_negative(weights):
     with pytest.raises(ConfigError, match="weights are 0"):

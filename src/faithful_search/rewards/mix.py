@@ -203,7 +203,8 @@ class Mix(BatchReward):
     Args:
         parts: rewards by name; at most one is `Adaptive`.
         weights: by part name; a part that is not named has weight 0. `None` is the mean of the
-            parts. With weights that sum to more than 1, values may leave `range`.
+            parts. With weights that sum to more than 1, values may leave `range`; `bounds` knows the
+            weights.
         gate: a reward that must reach 1.0, or `None`.
         warmup: a schedule for some weights.
         absent: by part name, what a part counts where it does not apply to a row. Not for an
@@ -276,6 +277,23 @@ class Mix(BatchReward):
     def component_names(self) -> tuple[str, ...]:
         """The names under which `components` and `Score.parts` have what was scored."""
         return tuple(name for name, _ in self._scored())
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The range of its values with these weights."""
+        least = most = 0.0
+        for name, part in self.parts.items():
+            weight = self._full_weight(name)
+            ends = [
+                0.0,
+                self.absent.get(name, 0.0),
+            ]  # 0 before a warm-up, or where not `only_right`
+            for reward in part.scored if isinstance(part, Adaptive) else [part]:
+                ends += reward.range
+            weighted_ends = [weight * end for end in ends]
+            least += min(weighted_ends)
+            most += max(weighted_ends)
+        return (least, most) if self.gate is None else (min(least, INVALID), most)
 
     def bind(self, **resources: Any) -> Self:
         # The parts are in a mapping, where `Reward.bind` does not look; it binds the gate.
@@ -355,10 +373,13 @@ class Mix(BatchReward):
         """Each part's weight at a step: its own, as far as the warm-up lets it count."""
         weights = {}
         for name in self.parts:
-            weight = 1 / len(self.parts) if self.weights is None else self.weights.get(name, 0.0)
             ramp = 1.0 if self.warmup is None else self.warmup.ramp(name, step)
-            weights[name] = weight * ramp
+            weights[name] = self._full_weight(name) * ramp
         return weights
+
+    def _full_weight(self, name: str) -> float:
+        """A part's weight without the warm-up."""
+        return 1 / len(self.parts) if self.weights is None else self.weights.get(name, 0.0)
 
     def _combine_row(
         self, row: ComponentScores, weights: Mapping[str, float], alpha: float | None
