@@ -73,7 +73,8 @@ def exact_match(prediction: str | None, golds: Sequence[str], how: str = "squad"
 
 
 def sub_exact_match(prediction: str | None, golds: Sequence[str], how: str = "squad") -> float:
-    """1.0 when the normalised prediction contains any (non-empty) normalised gold, else 0.0.
+    """1.0 when the normalised prediction contains any (non-empty) normalised gold, else 0.0; of an
+    answer without content (an article, a sign) what `exact_match` gives.
 
     `squad` and `pokee` look for the gold as characters, as published: `no` is in `unknown`.
     `unicode` looks for whole words, and for `yes` and `no` as the first or the last of them; an
@@ -86,6 +87,8 @@ def sub_exact_match(prediction: str | None, golds: Sequence[str], how: str = "sq
     if prediction is None:
         return 0.0
     answer = normalize(prediction, how)
+    if not answer:
+        return exact_match(prediction, golds, how)
     for gold in golds:
         gold_answer = normalize(gold, how)
         if gold_answer and _contains(answer, gold_answer, how):
@@ -105,7 +108,8 @@ def _contains(answer: str, gold: str, normaliser: str) -> bool:
 
 
 def f1(prediction: str | None, golds: Sequence[str], how: str = "squad") -> float:
-    """Token F1 = 2PR / (P + R), the best over golds.
+    """Token F1 = 2PR / (P + R), the best over golds; of an answer without content (an article, a
+    sign) what `exact_match` gives.
 
     `squad` and `unicode` count tokens as often as they occur, and give 0 where one side is `yes`,
     `no` or `noanswer` and the other is not the same (HotpotQA's rule). `pokee` compares sets of
@@ -118,6 +122,8 @@ def f1(prediction: str | None, golds: Sequence[str], how: str = "squad") -> floa
     if prediction is None:
         return 0.0
     answer = normalize(prediction, how)
+    if not answer:
+        return exact_match(prediction, golds, how)
     best = 0.0
     for gold in (normalize(gold, how) for gold in golds):
         ours, theirs = Counter(answer.split()), Counter(gold.split())

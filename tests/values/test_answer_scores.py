@@ -7,7 +7,7 @@ DeepResearcher do.
 
 import pytest
 
-from faithful_search.text import exact_match, f1
+from faithful_search.text import exact_match, f1, sub_exact_match
 
 EXACT = [
     # answer, golds, squad, pokee
@@ -51,3 +51,13 @@ def test_exact_match_by_hand(answer, golds, squad, pokee):
 def test_f1_by_hand(answer, golds, squad, pokee):
     scores = [f1(answer, golds, how) for how in ("squad", "pokee")]
     assert scores == pytest.approx([squad, pokee])
+
+
+@pytest.mark.parametrize("how", ["squad", "pokee", "unicode"])
+@pytest.mark.parametrize(
+    ("answer", "gold", "value"), [("A", "a", 1.0), ("+", "+", 1.0), ("+", "-", 0.0)]
+)
+def test_an_answer_without_content_agrees_as_much_in_every_score(answer, gold, value, how):
+    """Choices are called A, and answers may be signs."""
+    scores = [compare(answer, [gold], how) for compare in (exact_match, f1, sub_exact_match)]
+    assert scores == [value] * 3
