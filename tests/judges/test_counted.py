@@ -46,6 +46,11 @@ def test_a_text_without_a_word_is_not_upheld(nothing, task):
     assert verdict.why == "it claims nothing of its own"
 
 
+def test_soft_hyphens_of_a_page_divide_no_words():
+    premise = EVIDENCE.replace("Bergen", "Ber\u00adgen")
+    assert count("missing_names", "Ada Lind studied in Bergen.", premise=premise) == 0.0
+
+
 def test_a_claim_of_thousands_of_names_that_stand_nowhere_has_a_p():
     names = " ".join(f"Name{number}" for number in range(5000))
     verdict = CountedJudge().judge_batch([Pair(EVIDENCE, names)])[0]

@@ -47,7 +47,13 @@ _UNIT = re.compile(
     re.IGNORECASE,
 )
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
-_WRITTEN = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)|\d{1,3}(?: \d{3}){2,}(?!\w)|[^\W_]+")
+# Pages have soft hyphens within words, to say where a line may break
+_WITHIN_WORDS = "\u00ad\u2060\ufeff"
+_INVISIBLE = re.compile(f"[{_WITHIN_WORDS}]")
+_WRITTEN = re.compile(
+    r"\d{1,3}(?:,\d{3})+(?!\d)|\d{1,3}(?: \d{3}){2,}(?!\w)"
+    rf"|[^\W_]++(?:[{_WITHIN_WORDS}]++[^\W_]++)*+"
+)
 _OPENING = r"[\s\"'*#(\[\u201c\u2018-]"
 # words that say nothing: function words, and those with which one talks about searching
 _EMPTY = FUNCTION_WORDS.union(
@@ -380,9 +386,10 @@ def _singular(word: str) -> str:
 
 
 def _fold(text: str) -> str:
-    """The text without accents (of Latin, Greek and Cyrillic letters), compatibility forms and
-    separators of thousands.
+    """The text without accents (of Latin, Greek and Cyrillic letters), compatibility forms, soft
+    hyphens and separators of thousands.
     """
     if not text.isascii():
+        text = _INVISIBLE.sub("", text)
         text = unicodedata.normalize("NFC", _STRESS.sub("", unicodedata.normalize("NFKD", text)))
     return _THOUSANDS.sub("", text)
