@@ -6,7 +6,7 @@ import pytest
 
 from faithful_search.errors import DataError
 from faithful_search.measure.significance import holm, p_value, signed_rank
-from faithful_search.measure.stats import NOTHING, difference_ci
+from faithful_search.measure.stats import NOTHING, cut, difference_ci
 
 
 def counted(differences):
@@ -112,6 +112,12 @@ def test_p_of_a_difference_is_students():
 def test_p_is_below_a_twentieth_where_the_interval_leaves_out_zero(values):
     change = difference_ci(values)
     assert (p_value(change) < 0.05) == (not change.low <= 0 <= change.high)
+
+
+@pytest.mark.parametrize("changes", [[0.0, 0.9], [0.0, -0.9], [0.1, 0.9], [0.6, 0.9, 0.95]])
+def test_where_an_interval_ends_does_not_change_p(changes):
+    change = difference_ci(changes)
+    assert p_value(cut(change, -1.0, 1.0)) == pytest.approx(p_value(change))
 
 
 def test_without_an_interval_there_is_no_p_of_it():

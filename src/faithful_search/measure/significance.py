@@ -122,16 +122,21 @@ def p_value(difference: Estimate) -> float | None:
     """The two-sided p-value of a paired difference: below 0.05 where its interval leaves out 0.
     `None` without an interval.
     """
-    low, high, stderr = difference.low, difference.high, difference.stderr
-    if low is None or high is None or stderr is None:
+    value, low, high = difference.value, difference.low, difference.high
+    stderr = difference.stderr
+    if value is None or low is None or high is None or stderr is None:
         return None
     if stderr == 0:
         return 1.0 if low <= 0 <= high else 0.0
     freedom = max(1, difference.n - 1)
     half = t_quantile(0.975, freedom) * stderr
-    # An interval is cut at the bounds of its metric. The end that is nearer to 0 never is.
+    # An interval is cut at the bounds of its metric; the end that is nearer to 0 is the last to be
     middle = low + half if low + high > 0 else high - half
-    return 1 - t_within(abs(middle) / stderr, freedom)
+    distance = abs(middle)
+    if low <= 0 <= high:
+        # It may be cut at both ends, and then neither says where the middle is
+        distance = min(distance, abs(value))
+    return 1 - t_within(distance / stderr, freedom)
 
 
 def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:

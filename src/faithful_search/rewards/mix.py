@@ -284,10 +284,8 @@ class Mix(BatchReward):
         least = most = 0.0
         for name, part in self.parts.items():
             weight = self._full_weight(name)
-            ends = [
-                0.0,
-                self.absent.get(name, 0.0),
-            ]  # 0 before a warm-up, or where not `only_right`
+            # A part counts 0 before its warm-up, and where it is for right answers only
+            ends = [0.0, self.absent.get(name, 0.0)]
             for reward in part.scored if isinstance(part, Adaptive) else [part]:
                 ends += reward.range
             weighted_ends = [weight * end for end in ends]
