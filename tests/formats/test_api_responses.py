@@ -458,3 +458,14 @@ def test_recorded_answers(name, calls, evidence, begins):
     assert sum(step.call is not None for step in trajectory.steps) == calls
     assert len(trajectory.evidence) == evidence
     assert trajectory.answer.startswith(begins)
+
+
+def test_a_commentary_of_openais_is_a_thought():
+    def said(phase: str, text: str) -> dict[str, object]:
+        content = [{"type": "output_text", "text": text, "annotations": []}]
+        return {"type": "message", "role": "assistant", "phase": phase, "content": content}
+
+    output = [said("commentary", "I know it now."), said("final_answer", "Veldt")]
+    step = read({"input": "Where was Ada born?", "output": output}).steps[-1]
+    assert step.think == "I know it now."
+    assert step.answer == "Veldt"
