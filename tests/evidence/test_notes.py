@@ -58,6 +58,7 @@ ERRORS = [
     '{"result": "Search error: request for \'Ada Mirov born Oslo\' timed out"}',
 ]
 EMPTY = [
+    "Successfully transferred back to supervisor",
     "[search results for Rome]: No results found.",
     "No results found for 'Ada Mirov born Oslo'. Try with a less restrictive filter.",
     "No results.",
@@ -147,6 +148,7 @@ SOURCES = [
     '{"query": "Ada Mirov born Oslo", "population": 709037}',
     '{"song": "Nothing"}',
     '{"credits": 120}',
+    "Successfully transferred to the new ground, the club won its first match there.",
     '{"population": 709037, "sources": []}',
     "[Book review] Error: A Novel. The story of a town in Oran.",
     "[Chapter 1] Not found: the lost city, which was mapped in 1911.",
