@@ -205,6 +205,14 @@ def test_a_call_may_return_what_looks_like_azures():
     assert [step.call.name for step in read({"messages": chat}).steps if step.call] == ["search"]
 
 
+def test_pages_in_openrouters_annotations_were_returned():
+    page = {"url": "https://ex.org/ada", "title": "Ada", "content": "Ada was born in Veldt."}
+    sent = [{"type": "url_citation", "url_citation": page}] * 2
+    [passage] = read({"messages": [ASKED, {**VELDT, "annotations": sent}]}).passages
+    assert passage.text == page["content"]
+    assert passage.url == page["url"]
+
+
 def test_a_context_that_is_not_read_is_an_issue():
     trajectory = read(chosen(context={"pages": ["Ada was born in Veldt."]}))
     assert [issue.kind for issue in trajectory.all_issues()][:1] == ["content_unread"]
