@@ -39,6 +39,42 @@ def test_the_text_is_evidence(body):
     assert texts(body) == [FOUND]
 
 
+PAGES = [{**PAGE, "content": FOUND}, {"url": "https://ex.org/veldt", "content": RIVER}]
+LISTED = json.dumps({"results": PAGES})
+WRAPPED: dict[str, Any] = {
+    "a part of MCP's": {"type": "text", "text": LISTED, "annotations": None, "meta": None},
+    "a list of one part": [{"type": "text", "text": LISTED}],
+    "a part for each page": [{"type": "text", "text": json.dumps(page)} for page in PAGES],
+    "a text of JSON": LISTED,
+    "a field": {"result": LISTED},
+    "a field beside a status": {"status": "success", "data": LISTED, "error": None},
+    "a field in a field": {"output": json.dumps({"result": LISTED})},
+}
+
+
+@pytest.mark.parametrize("body", WRAPPED.values(), ids=WRAPPED)
+def test_pages_in_the_json_of_a_text_are_told_apart(body):
+    assert texts(body) == [FOUND, RIVER]
+
+
+@pytest.mark.parametrize("name", ["result", "output", "data"])
+def test_prose_in_a_field_is_read_without_its_json(name):
+    assert texts({name: f"[1] {FOUND}\n[2] {RIVER}"}) == [f"[1] {FOUND}\n[2] {RIVER}"]
+
+
+def test_documents_in_the_json_of_a_search_server_are_told_apart():
+    body = json.dumps({"result": f'Doc 1(Title: "Ada") {FOUND}\nDoc 2(Title: "Veldt") {RIVER}'})
+    evidence, _ = load("search_r1").read_body(body)
+    assert [(passage.title, passage.text) for passage in evidence] == [
+        ("Ada", FOUND),
+        ("Veldt", RIVER),
+    ]
+
+
+def test_a_quotation_stays_one():
+    assert texts(FOUND) == [f'"{FOUND}"']
+
+
 def test_structured_content_alone_is_evidence():
     structured = {"content": [], "structuredContent": {"born_in": FOUND}, "isError": False}
     assert FOUND in texts(structured)[0]

@@ -48,6 +48,7 @@ def read(content, **arguments) -> Step:
         ([{"error": "quota"}, {"error": "down"}], "quota\ndown"),
         ({"query": "Ada born Oslo", "results": []}, '{"query": "Ada born Oslo", "results": []}'),
         ("{'error': 'quota'}", "quota"),
+        ({"result": "No results found."}, "No results found."),
     ],
 )
 def test_a_call_that_failed_or_found_nothing_has_a_note(content, note):

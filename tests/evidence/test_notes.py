@@ -58,6 +58,7 @@ ERRORS = [
     '{"result": "Search error: request for \'Ada Mirov born Oslo\' timed out"}',
 ]
 EMPTY = [
+    "Successfully transferred back to supervisor",
     "[search results for Rome]: No results found.",
     "No results found for 'Ada Mirov born Oslo'. Try with a less restrictive filter.",
     "No results.",
@@ -146,6 +147,9 @@ SOURCES = [
     '{"answer": "Ada Mirov was born in Veldt.", "query": "Ada Mirov born Oslo"}',
     '{"query": "Ada Mirov born Oslo", "population": 709037}',
     '{"song": "Nothing"}',
+    '{"credits": 120}',
+    "Successfully transferred to the new ground, the club won its first match there.",
+    '{"population": 709037, "sources": []}',
     "[Book review] Error: A Novel. The story of a town in Oran.",
     "[Chapter 1] Not found: the lost city, which was mapped in 1911.",
     "Tool call is not the same as function call in all APIs.",
@@ -170,7 +174,14 @@ def test_an_empty_result_is_a_note(text):
 
 
 @pytest.mark.parametrize(
-    "text", ['{"results": [], "suggestion": "None"}', '{"documents": "None", "total": 0}']
+    "text",
+    [
+        '{"results": [], "suggestion": "None"}',
+        '{"documents": "None", "total": 0}',
+        '{"searchParameters": {"q": "Ada", "engine": "google"}, "organic": [], "credits": 1}',
+        '{"query": "Ada Mirov born Oslo", "results": [], "response_time": 1.2, "request_id": "a1"}',
+        '{"requestId": "a1", "results": [], "costDollars": {"total": 0.005}}',
+    ],
 )
 def test_fields_that_hold_nothing_are_a_note(text):
     assert kind(text) == "empty"

@@ -205,6 +205,14 @@ def test_a_call_may_return_what_looks_like_azures():
     assert [step.call.name for step in read({"messages": chat}).steps if step.call] == ["search"]
 
 
+def test_pages_in_openrouters_annotations_were_returned():
+    page = {"url": "https://ex.org/ada", "title": "Ada", "content": "Ada was born in Veldt."}
+    sent = [{"type": "url_citation", "url_citation": page}] * 2
+    [passage] = read({"messages": [ASKED, {**VELDT, "annotations": sent}]}).passages
+    assert passage.text == page["content"]
+    assert passage.url == page["url"]
+
+
 def test_a_context_that_is_not_read_is_an_issue():
     trajectory = read(chosen(context={"pages": ["Ada was born in Veldt."]}))
     assert [issue.kind for issue in trajectory.all_issues()][:1] == ["content_unread"]
@@ -458,3 +466,14 @@ def test_recorded_answers(name, calls, evidence, begins):
     assert sum(step.call is not None for step in trajectory.steps) == calls
     assert len(trajectory.evidence) == evidence
     assert trajectory.answer.startswith(begins)
+
+
+def test_a_commentary_of_openais_is_a_thought():
+    def said(phase: str, text: str) -> dict[str, object]:
+        content = [{"type": "output_text", "text": text, "annotations": []}]
+        return {"type": "message", "role": "assistant", "phase": phase, "content": content}
+
+    output = [said("commentary", "I know it now."), said("final_answer", "Veldt")]
+    step = read({"input": "Where was Ada born?", "output": output}).steps[-1]
+    assert step.think == "I know it now."
+    assert step.answer == "Veldt"

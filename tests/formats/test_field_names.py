@@ -475,3 +475,10 @@ def test_a_thought_that_is_kept_twice_is_one():
     parts = [{"type": "reasoning", "reasoning": THOUGHT}]
     trajectory = read(ASKED, agent(content=parts, reasoning_content=THOUGHT), ANSWER)
     assert trajectory.steps[0].think == THOUGHT
+
+
+def test_the_texts_of_a_result_are_passages_of_their_own():
+    texts = [f"[1] {PASSAGE}", "[2] Veldt lies on the Sule."]
+    parts = [{"type": "text", "text": text} for text in texts]
+    trajectory = read(ASKED, agent(tool_calls=[CALL]), {**RESULT, "content": parts}, ANSWER)
+    assert calls(trajectory) == [("Ada", ["\n".join(texts)])]

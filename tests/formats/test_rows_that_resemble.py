@@ -93,6 +93,72 @@ def test_a_transcript_may_hand_in_its_answer_as_json():
     assert read({"text": text}).answer == "Veldt"
 
 
+WIDE_COLON = "\uff1a"
+AS_JSON = """Thought: I look.
+Action:
+```json
+{"action": "search", "action_input": INPUT}
+```
+Observation: Ada was born in Veldt.
+Thought: I know.
+Action:
+```
+{"action": "Final Answer", "action_input": "Veldt"}
+```"""
+REACT = {
+    "an action in JSON": AS_JSON.replace("INPUT", '"Ada"'),
+    "arguments in JSON": AS_JSON.replace("INPUT", '{"query": "Ada"}'),
+    "an answer as an action": (
+        "Thought: I look.\nAction: search\nAction Input: Ada\n"
+        "Observation: Ada was born in Veldt.\nAction: Final Answer\nAction Input: Veldt"
+    ),
+    "input as code": (
+        'Thought: I look.\nAction: search\nAction Input:\n```json\n{"query": "Ada"}\n```\n'
+        "Observation: Ada was born in Veldt.\nFinal Answer: Veldt"
+    ),
+    "bold marks": (
+        "**Thought:** I look.\n**Action:** search\n**Action Input:** Ada\n"
+        "**Observation:** Ada was born in Veldt.\n**Final Answer**: Veldt"
+    ),
+    "wide colons": (
+        "Thought:找。\nAction:search\nAction Input:Ada\n"
+        "Observation:Ada was born in Veldt.\nFinal Answer:Veldt"
+    ).replace(":", WIDE_COLON),
+    "blanks before colons": (
+        "Thought : je cherche.\nAction : search[Ada]\nObservation : Ada was born in Veldt.\n"
+        "Final Answer : Veldt"
+    ),
+    "Chinese": (
+        "思考:找。\n行动:search\n行动输入:Ada\n观察:Ada was born in Veldt.\n最终答案:Veldt"
+    ).replace(":", WIDE_COLON),
+}
+
+
+@pytest.mark.parametrize("text", REACT.values(), ids=REACT)
+def test_react_is_read_however_it_is_laid_out(text):
+    trajectory = read({"output": text})
+    [call] = [step.call for step in trajectory.steps if step.call]
+    assert (call.name, call.arguments) == ("search", {"query": "Ada"})
+    assert [passage.text for passage in trajectory.passages] == ["Ada was born in Veldt."]
+    assert trajectory.answer == "Veldt"
+
+
+def test_a_chinese_chat_of_react_is_read():
+    said = [
+        "思考:找。\n行动:search[Ada]",
+        "观察:Ada was born in Veldt.",
+        "思考:好。\n最终答案:Veldt",
+    ]
+    action, observation, answer = [words.replace(":", WIDE_COLON) for words in said]
+    chat = [
+        {"role": "user", "content": "Ada 出生在哪里?"},
+        {"role": "assistant", "content": action},
+        {"role": "user", "content": observation},
+        {"role": "assistant", "content": answer},
+    ]
+    assert read({"messages": chat}).answer == "Veldt"
+
+
 def test_a_full_stop_behind_brackets_ends_an_action():
     assert read({"steps": [STEP, {"action": 'Finish["Veldt"].'}]}).answer == "Veldt"
 

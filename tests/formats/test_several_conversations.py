@@ -103,6 +103,11 @@ TOOLS: dict[str, dict[str, Any]] = {
         "input.value": "Ada",
         "retrieval.documents.0.document.content": PASSAGE,
     },
+    "OpenTelemetry's retrieval": {
+        "gen_ai.operation.name": "retrieval",
+        "gen_ai.retrieval.query.text": "Ada",
+        "gen_ai.retrieval.documents": json.dumps([{"id": "d1", "content": PASSAGE}]),
+    },
 }
 
 
@@ -116,6 +121,51 @@ def test_what_a_tool_returned_stands_in_its_own_span(attributes, tmp_path):
 @pytest.mark.parametrize("attributes", TOOLS.values(), ids=TOOLS)
 def test_the_last_span_has_the_answer(attributes, tmp_path):
     spans = [chat(1, [ASKED], CALLED), span(2, attributes), chat(3, [ASKED], ANSWER)]
+    [trajectory] = read_lines(tmp_path / "t.jsonl", spans)
+    assert trajectory.answer == "Veldt"
+
+
+AT_ONCE = {
+    "role": "assistant",
+    "tool_calls": [
+        {"id": "1", "function": {"name": "search", "arguments": '{"query": "Ada"}'}},
+        {"id": "2", "function": {"name": "search", "arguments": '{"query": "Bob"}'}},
+    ],
+}
+
+
+def ran(time: int, query: str, **fields: str) -> dict[str, Any]:
+    attributes = {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "search",
+        "gen_ai.tool.call.result": f"about {query}",
+        **fields,
+    }
+    return span(time, attributes)
+
+
+RAN = {
+    "ids": [
+        ran(2, "Bob", **{"gen_ai.tool.call.id": "2"}),
+        ran(3, "Ada", **{"gen_ai.tool.call.id": "1"}),
+    ],
+    "arguments": [
+        ran(2, "Bob", **{"gen_ai.tool.call.arguments": '{"query":"Bob"}'}),
+        ran(3, "Ada", **{"gen_ai.tool.call.arguments": '{"query":"Ada"}'}),
+    ],
+}
+
+
+@pytest.mark.parametrize("tools", RAN.values(), ids=RAN)
+def test_tools_that_ran_side_by_side_keep_their_results(tools, tmp_path):
+    spans = [chat(1, [ASKED], AT_ONCE), *tools, chat(4, [ASKED], ANSWER)]
+    [trajectory] = read_lines(tmp_path / "t.jsonl", spans)
+    assert texts(trajectory) == ["about Ada", "about Bob"]
+
+
+def test_an_answer_whose_input_was_not_recorded_is_read(tmp_path):
+    last = span(3, {"gen_ai.output.messages": json.dumps([ANSWER])})
+    spans = [chat(1, [ASKED], CALLED), span(2, TOOLS["OpenTelemetry"]), last]
     [trajectory] = read_lines(tmp_path / "t.jsonl", spans)
     assert trajectory.answer == "Veldt"
 

@@ -126,6 +126,13 @@ def test_where_no_result_was_kept_nothing_is_made_up(reward):
     assert reward().score(Trajectory(steps, answer=answer)).value is None
 
 
+@pytest.mark.parametrize("reward", [CitationReturned, CitationSupport])
+def test_where_an_api_cites_what_it_does_not_list_nothing_is_made_up(reward):
+    sent = (Citation((0, 14), "https://ex.org/ada", "api"),)
+    step = Step(answer="Born in Veldt.", citations=sent)
+    assert reward().score(Trajectory((step,), answer=step.answer)).value is None
+
+
 def test_an_agent_that_never_searched_made_its_sources_up():
     answer = "Born in Veldt (https://ex.org/ada)."
     assert CitationReturned().score(Trajectory((Step(answer=answer),), answer=answer)).value == 0.0

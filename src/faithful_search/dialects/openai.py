@@ -15,8 +15,11 @@ any other text is one piece of evidence.
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
+from .. import loose_json
+from ..errors import DataError
 from ..evidence import REPORTING, failure_of, is_marked_failed
 from ..formats.base import first, mapping
 from ..formats.blocks import as_json, result as read_result
@@ -68,6 +71,11 @@ _OF_PAGE = frozenset(("type", "id", *_URLS))  # fields of a page that was found,
 _NOTHING = frozenset(("", "null", "None", "{}", "[]", '""'))
 _NOTING = REPORTING | {"note"}
 _BESIDE_NOTE = _NOTING | {"query", "type", "id"}  # fields beside which a note is all that is said
+# Fields of a response that may hold all that it says as a text, and what may stand beside them
+_WRAPPING = frozenset(
+    ("result", "results", "output", "response", "data", "content", "text", "observation")
+)
+_BESIDE_WRAPPED = REPORTING | {"type", "annotations", "meta", "_meta"}
 # Looked for at once: most objects have none of them, and asking for each takes longer.
 _MAY_LIST = frozenset((*_LISTS, "query"))
 _DEEPEST = 6  # lists in lists; a tool may return anything
@@ -140,6 +148,9 @@ class OpenAI(ToolCalls):
         value = read_json(body)
         if value is None:
             value = read_printed(body)
+        texts = _texts_wrapped(body if value is None else value)
+        if texts:
+            return self._read_each(texts)
         if isinstance(value, dict):
             return self._read_object(value, body)
         if not isinstance(value, list):
@@ -156,6 +167,16 @@ class OpenAI(ToolCalls):
         if passages or notes or not results:
             return passages, "\n".join(notes) or ("" if passages else body)
         return [Evidence(body)], ""
+
+    def _read_each(self, texts: Sequence[str]) -> tuple[list[Evidence], str]:
+        """The evidence in all of these bodies, and their notes."""
+        evidence: list[Evidence] = []
+        notes: list[str] = []
+        for text in texts:
+            evidence_in_text, note = self.read_body(text)
+            evidence += evidence_in_text
+            notes.append(note)
+        return evidence, "\n".join(filter(None, notes))
 
     def _read_object(self, fields: dict[str, Any], body: str) -> tuple[list[Evidence], str]:
         note = _note(fields)
@@ -217,6 +238,51 @@ def _note(value: Any) -> str | None:
     if value.get("note") is None or not value.keys() <= _BESIDE_NOTE:
         return None
     return text_of(value["note"])
+
+
+def _texts_wrapped(value: Any) -> list[str]:
+    """The texts that a response is nothing but a wrapping of, as of JSON in a field or a text of
+    JSON; none where it says something itself.
+    """
+    if isinstance(value, str):
+        text = _quoted_json(value)
+        return [] if text is None else [text]
+    if isinstance(value, list):
+        entries = [mapping(entry) for entry in value]
+        if not all(entry.get("type") == "text" for entry in entries):  # parts, as MCP has them
+            return []
+    else:
+        entries = [mapping(value)]
+    texts: list[str] = []
+    for entry in entries:
+        text = _text_wrapped(entry)
+        if text is None:
+            return []
+        texts.append(text)
+    return texts
+
+
+def _quoted_json(text: str) -> str | None:
+    """The text that this is the JSON of. Without an escape in it, it may be a quotation."""
+    text = text.strip()
+    if not text.startswith('"') or "\\" not in text:
+        return None
+    with suppress(DataError):
+        value = loose_json.decode(text, halves=True)
+        return value if isinstance(value, str) else None
+    return None
+
+
+def _text_wrapped(fields: Mapping[str, Any]) -> str | None:
+    """The text in the only field of an object that says something."""
+    if _note(fields) is not None:
+        return None
+    filled = {name: value for name, value in fields.items() if value is not None}
+    names = [name for name in filled if name not in _BESIDE_WRAPPED]
+    if len(names) != 1 or names[0] not in _WRAPPING:
+        return None
+    text = filled[names[0]]
+    return text if isinstance(text, str) else None
 
 
 def _is_mcp(fields: Mapping[str, Any]) -> bool:

@@ -66,7 +66,10 @@ class DocLines:
     numbers_passages = True
 
     def read_body(self, body: str) -> tuple[list[Evidence], str]:
-        passages = read_docs(body)
+        value = read_json(body)
+        result = value.get("result") if isinstance(value, dict) else None
+        # SkyRL puts the JSON in that its search server sent
+        passages = read_docs(result if isinstance(result, str) else body)
         return passages, "" if passages else body
 
     def write_body(self, evidence: Sequence[Evidence]) -> str:

@@ -66,6 +66,15 @@ REPORTING = frozenset((*_STATUS, *_SAYS_WHY, "isError", "is_error", "success", "
 # Fields that say how a call went, not what was found.
 _REPORTS = frozenset((*_STATUS, "type", "ok", "success", "object", "id", "model", "role"))
 
+# Fields in which search services repeat the request and say what it cost, beside a list of nothing
+_OF_REQUEST = frozenset(
+    (
+        *("searchParameters", "search_parameters", "search_metadata", "resolvedSearchType"),
+        *("request_id", "requestId", "response_time", "responseTime", "searchTime", "took"),
+        *("credits", "costDollars", "usage"),
+    )
+)
+
 
 class Sifted(NamedTuple):
     """What a response holds: evidence, and the words of notes."""
@@ -265,11 +274,14 @@ def _texts_in(text: str) -> list[str]:
     called "Nothing" stands behind the name of its field.
     """
     leaves = [("", text)]
+    holds_nothing = _NOTHING.search(text) is not None
     if text.lstrip()[:1] in ("{", "["):
         with suppress(ValueError, RecursionError):
-            leaves = list(_leaves(json.loads(text)))
+            value = json.loads(text)
+            if holds_nothing and isinstance(value, dict):
+                value = {name: entry for name, entry in value.items() if name not in _OF_REQUEST}
+            leaves = list(_leaves(value))
     texts = []
-    holds_nothing = _NOTHING.search(text) is not None
     for name, leaf in leaves:
         may_name_a_thing = name not in _RETURNED and not holds_nothing
         names_a_thing = may_name_a_thing and is_a_word_for_nothing(leaf)

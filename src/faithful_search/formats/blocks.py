@@ -304,10 +304,27 @@ class _Returned:
 
 
 def _joined(pieces: Sequence[Any]) -> str:
-    """Texts as one text; as JSON where passages are among them."""
-    if all(isinstance(piece, str) for piece in pieces):
-        return "".join(pieces)
+    """Texts as one text; as JSON where passages are among them, or each is JSON itself."""
+    texts = [piece for piece in pieces if isinstance(piece, str)]
+    if len(texts) == len(pieces):
+        are_json = len(texts) > 1 and all(map(_is_json, texts))
+        return as_json(_typed(texts)) if are_json else "\n".join(texts)
     return as_json([{"text": piece} if isinstance(piece, str) else piece for piece in pieces])
+
+
+def _is_json(text: str) -> bool:
+    """Whether a text is the JSON of an object or a list."""
+    if text.lstrip()[:1] not in ("{", "["):
+        return False
+    with suppress(DataError):
+        loose_json.decode(text)
+        return True
+    return False
+
+
+def _typed(texts: Sequence[str]) -> list[dict[str, str]]:
+    """Texts as the parts that they were."""
+    return [{"type": "text", "text": text} for text in texts]
 
 
 def _is_titled_text(entry: Any) -> bool:

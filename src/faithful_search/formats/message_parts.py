@@ -186,6 +186,8 @@ def _of_agent(message: Mapping[str, Any], content: Any) -> list[Part]:
     call_ids = {part.id for part in calls if part.id}
     words = []
     for part in blocks.parts(content, spoken=True):
+        if part.kind == "text" and message.get("phase") == "commentary":
+            part = Part("thought", part.value)  # OpenAI's: said on the way, not as the answer
         is_repeated = part.kind == "call" and part.id in call_ids
         if part not in thoughts and not is_repeated:
             words.append(part)

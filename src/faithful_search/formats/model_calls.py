@@ -17,7 +17,8 @@ from .. import loose_json
 from ..errors import DataError
 from . import role_lines
 from .base import Messages, mapping, mappings, reread, text
-from .chat import Message
+from .call_texts import with_text
+from .chat import Call, Message
 from .field_names import usual
 from .messages import is_chat, read as normalised
 
@@ -26,12 +27,15 @@ _FIELDS = ("messages", "input", "prompt", "question", "query", "content", "text"
 
 @dataclass(frozen=True)
 class Recorded:
-    """A call of a model, or of a tool with its `name`, as it was recorded."""
+    """A call of a model, or of a tool with its `name`, as it was recorded; `id` is that of the
+    model's call of the tool, where it was recorded, too.
+    """
 
     input: Any
     output: Any
     time: str = ""
     name: str = ""
+    id: str = ""
 
 
 def conversation(
@@ -157,13 +161,30 @@ def _returned(tool: Recorded, before: Messages) -> Messages:
     calls = [call for message in earlier for call in message.calls]
     results = [message for message in earlier if message.role == "tool"]
     if len(calls) > len(results):
-        return [{**result, "tool_call_id": calls[len(results)].id}]
+        return [{**result, "tool_call_id": _call_id(tool, calls, results)}]
     function = {"name": tool.name, "arguments": decoded(tool.input)}
     call = {"id": f"recorded {len(before)}", "type": "function", "function": function}
     return [
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {**result, "tool_call_id": call["id"]},
     ]
+
+
+def _call_id(tool: Recorded, calls: Sequence[Call], results: Sequence[Message]) -> str:
+    """The id of the call that a tool's result answers: the one that was recorded with it; else that
+    of the next call without a result, of this tool and with these arguments where there is one.
+    Tools that run side by side are recorded in any order.
+    """
+    if any(call.id == tool.id for call in calls if call.id):
+        return tool.id
+    answered = {result.id for result in results}
+    open_calls = [call for call in calls if call.id not in answered]
+    if not open_calls:  # calls without ids, of which the next one is meant
+        return calls[len(results)].id
+    of_tool = [call for call in open_calls if call.name == tool.name]
+    sent = with_text({"id": "", "name": tool.name, "arguments": decoded(tool.input)}).written
+    of_call = [call for call in of_tool if call.written == sent]
+    return [*of_call, *of_tool, *open_calls][0].id
 
 
 def messages_of(recorded: Any, role: str) -> Messages:

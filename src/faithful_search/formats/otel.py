@@ -14,6 +14,7 @@ from .base import Chat, Format, first, mapping, mappings
 from .model_calls import Recorded, calls_apart, conversation
 
 _INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
+_DOCUMENTS = "gen_ai.retrieval.documents"
 _STARTS = ("start_time", "startTimeUnixNano", "start_time_unix_nano", "startTime")
 _ENDS = ("end_time", "endTimeUnixNano", "end_time_unix_nano", "endTime")
 _NEEDS = (
@@ -43,7 +44,9 @@ def read(value: Any) -> Chat | None:
             traces = [_trace(span), *traces] if len(models) == 1 else traces
         elif tool is not None and _parent(span) not in tools:  # a tool may run another one
             name, sent, returned = tool
-            tools[_identity(span)] = Recorded(sent, returned, _time(span, _STARTS), name)
+            call_id = str(attributes.get("gen_ai.tool.call.id") or "")
+            ran = Recorded(sent, returned, _time(span, _STARTS), name, id=call_id)
+            tools[_identity(span)] = ran
     if not models:
         return None
     messages = conversation(models, list(tools.values()))
@@ -69,7 +72,7 @@ def _attributes(span: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _call(attributes: Mapping[str, Any]) -> tuple[list[Any], list[Any]] | None:
     """The messages that a model's call was sent, and those it replied; `None`: it is no call."""
-    if _INPUT in attributes:
+    if _INPUT in attributes or _OUTPUT in attributes:
         return _messages(attributes, _INPUT), _messages(attributes, _OUTPUT)
     if openinference.is_call(attributes):
         messages = openinference.messages
@@ -86,6 +89,10 @@ def _tool(attributes: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
         returned = attributes.get("gen_ai.tool.call.result")
         name = attributes.get("gen_ai.tool.name")
         sent = attributes.get("gen_ai.tool.call.arguments")
+    elif _DOCUMENTS in attributes:
+        name = "retrieval"
+        sent = {"query": attributes.get("gen_ai.retrieval.query.text")}
+        returned = attributes[_DOCUMENTS]
     else:
         tool = openinference.tool(attributes)
         if tool is None:

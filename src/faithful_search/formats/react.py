@@ -4,17 +4,35 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from .base import Chat, Format, Messages, mappings
+from .. import loose_json
+from ..errors import DataError
+from .base import Chat, Format, Messages, mapping, mappings
 from .call_texts import answer_message
 from .chat import Problem
 
-_MARK = re.compile(
-    r"^(Question|Thought|Action Input|Action|Observation|Final Answer|Answer)(?: ?[0-9]{1,4})?:[ "
-    r"\t]*",
-    re.MULTILINE,
+# The marks in Chinese, as models write them who are asked in it
+_TRANSLATED = {
+    "问题": "Question",
+    "思考": "Thought",
+    "行动输入": "Action Input",
+    "动作输入": "Action Input",
+    "行动": "Action",
+    "动作": "Action",
+    "观察结果": "Observation",
+    "观察": "Observation",
+    "最终答案": "Final Answer",
+}
+_NAMES = (
+    *("Question", "Thought", "Action Input", "Action", "Observation", "Final Answer", "Answer"),
+    *_TRANSLATED,
 )
+_OBSERVATIONS = ("Observation", "观察结果", "观察")
+_BOLD = r"(?:\*\*)?"
+_COLON = rf"{_BOLD} ?[:\uff1a]{_BOLD}"  # also as wide as a Chinese character
+_MARK = re.compile(rf"^{_BOLD}({'|'.join(_NAMES)})(?: ?[0-9]{{1,4}})?{_COLON}[ \t]*", re.MULTILINE)
 # `Search[words]` and `search(words)`.
 _BRACKETS = re.compile(r"\A([A-Za-z_][\w.-]{0,60}+)\s*+[\[(](.*)[\])]\.?\Z", re.DOTALL)
 # Words in quotation marks that have none of these inside, except as apostrophes
@@ -24,8 +42,13 @@ _QUOTED = re.compile(r"([\"'])((?:(?!\1).|(?<=\w)\1(?=\w))*+)\1", re.DOTALL)
 # How an instruction stands in a prompt of the Alpaca form. One that is not closed matches up to the
 # text's end, so that nothing is looked at twice, and counts for none (`_instruction`).
 _INSTRUCTION = re.compile(r"###[ ]Instruction:(.*?)(###[ ](?:Input|Response):|\Z)", re.DOTALL)
+_HANDING_IN = ("finish", "final answer", "final_answer")
 _SPEAKERS = ("system", "user", "assistant")
-_OBSERVED = re.compile(r"\AObservation\b(?: ?[0-9]{1,4})?:?[ \t]*")
+_OBSERVED = re.compile(
+    rf"\A{_BOLD}(?:{'|'.join(_OBSERVATIONS)})\b(?: ?[0-9]{{1,4}})?(?:{_COLON})?[ \t]*"
+)
+# JSON that stands as code
+_CODE = re.compile(r"\A```\w{0,20}\s*+(.*)```\Z", re.DOTALL)
 # What the environment says when an episode ends, as an observation.
 _ENDED = re.compile(r"Episode finished\b[^\n]*")
 
@@ -43,7 +66,9 @@ def read(value: Any) -> Chat | None:
     """
     if isinstance(value, list | tuple):
         return _of_chat(mappings(value, pure=True))
-    return _of_text(value) if isinstance(value, str) and "Thought" in value else None
+    if not isinstance(value, str) or not ("Thought" in value or "思考" in value):
+        return None
+    return _of_text(value)
 
 
 def _of_text(text: str) -> Chat | None:
@@ -118,7 +143,8 @@ def _split(text: str) -> tuple[str, list[_Part]]:
     """
     before, *pieces = _MARK.split(text)
     parts: list[_Part] = []
-    for name, piece in zip(pieces[::2], pieces[1::2], strict=True):
+    for written, piece in zip(pieces[::2], pieces[1::2], strict=True):
+        name = _TRANSLATED.get(written, written)
         if name == "Answer" and parts and parts[-1].name == "Observation":
             observation = parts.pop().text
             parts.append(_Part("Observation", f"{observation}\nAnswer: {piece.strip()}"))
@@ -211,15 +237,44 @@ def action_of(action: str, arguments: str | None = None) -> dict[str, Any]:
         action: a tool's name, or `name[words]` where the arguments do not stand apart.
         arguments: the arguments, where they stand apart.
     """
-    name, words = action, arguments or ""
+    fields = _json_in(action) if arguments is None else {}
+    if isinstance(fields.get("action"), str):
+        return _action_in_json(fields["action"], fields.get("action_input"))
+    name, words = action, _without_fence(arguments or "")
     if arguments is None:
         name, words = in_brackets(action) or (action, "")
     is_json = words.lstrip().startswith("{")
     if not is_json:
         words = _without_quotes(words.strip())
-    if name.lower() == "finish" and not is_json:
+    if name.lower() in _HANDING_IN and not is_json:
         return answer_message(words)
     call = {"name": name, "arguments": words if is_json else {"query": words}}
+    return {"role": "assistant", "tool_calls": [call]}
+
+
+def _json_in(text: str) -> Mapping[str, Any]:
+    """The object that this text is the JSON of, also as code; an empty one for any other text."""
+    text = _without_fence(text)
+    if not text.startswith("{"):
+        return {}
+    with suppress(DataError):
+        return mapping(loose_json.decode(text))
+    return {}
+
+
+def _without_fence(text: str) -> str:
+    text = text.strip()
+    code = _CODE.match(text)
+    return code[1].strip() if code else text
+
+
+def _action_in_json(name: str, sent: Any) -> dict[str, Any]:
+    """The message of an agent that acts in JSON, as LangChain's structured chat asks it to."""
+    if isinstance(sent, str):
+        return action_of(name, sent)
+    if name.lower() in _HANDING_IN:
+        name = "final_answer"
+    call = {"name": name, "arguments": {} if sent is None else sent}
     return {"role": "assistant", "tool_calls": [call]}
 
 

@@ -353,8 +353,12 @@ def _without_pages_of(
 
 
 def _cited_documents(fields: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The documents that Cohere's citations name, each once."""
+    """The documents in Cohere's citations and the pages in OpenRouter's annotations, each once."""
     documents: dict[str, dict[str, str]] = {}
+    for annotation in mappings(fields, "annotations"):
+        page = mapping(annotation, "url_citation")
+        if text(page.get("content")):
+            documents.setdefault(str(page.get("url")), passage(page, page["content"]))
     for citation in mappings(fields, "citations"):
         for source in mappings(citation, "sources"):
             document = mapping(source, "document")

@@ -29,7 +29,7 @@ class CitationReturned(Reward):
     the number that a result printed; else the passage of that place, as the reason then says. What
     refers to nothing was never returned. An answer that cites nothing has no value; nor has one
     after calls of which the trajectory holds no result at all, as of tools that an API ran itself,
-    nor a report without a trace.
+    one whose citations an API sent without saying what it searched, nor a report without a trace.
 
     `parts["sources"]` has each source with how it was found.
 
@@ -85,9 +85,13 @@ def different(reading: Reading) -> list[Referent]:
 
 
 def results_unknown(trajectory: Trajectory) -> bool:
-    """Whether tools were called and the trajectory holds nothing of what they returned."""
+    """Whether tools were called, or an API sent citations of what it searched itself, and the
+    trajectory holds nothing of what was returned.
+    """
+    if any(step.evidence or step.note.strip() for step in trajectory.steps):
+        return False
     called = any(step.call is not None for step in trajectory.steps)
-    return called and not any(step.evidence or step.note.strip() for step in trajectory.steps)
+    return called or any(step.citations for step in trajectory.steps)
 
 
 def is_report(trajectory: Trajectory) -> bool:
