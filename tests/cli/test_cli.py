@@ -19,7 +19,7 @@ from stub_server import StubServer, tool_call
 
 import faithful_search as fs
 from faithful_search.cli import cli
-from faithful_search.cli.asking import _outside_the_world, print_step
+from faithful_search.cli.asking import TranscriptFile, _outside_the_world, print_step
 from faithful_search.measure import metrics
 from faithful_search.measure.audit import audit
 from faithful_search.trajectory import Evidence, Step, read_jsonl
@@ -216,6 +216,15 @@ def test_the_standard_input_is_kept_for_report_and_resume(run, tmp_path):
     assert run("audit", "-", "--no-report", input=text).exit_code == 0
     assert (tmp_path / "stdin-audit" / "source.jsonl").read_text() == text
     assert run("audit", "-", "--no-report", input=text).exit_code == 0
+
+
+def test_an_empty_standard_input_is_called_by_its_name(run):
+    assert run("audit", "-", input="\n").stderr == "error: -: no rows in it\n"
+
+
+def test_the_command_that_serves_an_index_can_be_copied(run):
+    done = run("index", "world", "my index")
+    assert done.stdout.endswith("faithful-search serve 'my index'\n")
 
 
 def test_an_interrupted_index_says_how_to_go_on(run, tmp_path, monkeypatch):
@@ -427,6 +436,16 @@ def test_an_unwritable_transcript_is_refused_before_asking(run):
         asked = server.calls
     assert (done.exit_code, asked) == (1, 0)
     assert "the transcript no/such/folder.jsonl cannot be written" in done.stderr
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_transcript_is_not_added_to_half_a_line(tmp_path, end):
+    path = tmp_path / "ask.jsonl"
+    path.write_text('{"steps": [' + end)
+    TranscriptFile(path).add([fs.Trajectory((Step(answer="Lima"),))])
+    half, whole = path.read_text().splitlines()
+    assert half == '{"steps": ['
+    assert fs.Trajectory.from_json(whole).steps == (Step(answer="Lima"),)
 
 
 def test_a_transcript_that_fails_in_the_end_is_not_announced(run, monkeypatch):

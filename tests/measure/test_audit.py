@@ -362,6 +362,42 @@ def test_different_settings_are_refused_by_name(tmp_path):
         audit(path, out, how="pokee")
 
 
+def rollouts_in(folder: Path, *numbers: int) -> Path:
+    folder.mkdir()
+    return rollouts(folder, *numbers)
+
+
+def test_the_audit_of_another_file_of_the_same_name_is_not_replaced(tmp_path):
+    out = tmp_path / "out"
+    audit(rollouts_in(tmp_path / "before", 0, 1), out, workers=1)
+    kept = (out / "scores.jsonl").read_bytes()
+    after = rollouts_in(tmp_path / "after", 2, 3)
+    with pytest.raises(ConfigError, match=r"the audit of another file.*another folder"):
+        audit(after, out, workers=1)
+    assert (out / "scores.jsonl").read_bytes() == kept
+    assert [line["id"] for line in scored(out)] == ["0", "1"]
+    assert audit(after, out, workers=1, resume=False).n == 2
+
+
+def test_a_file_that_was_written_anew_is_audited_anew(tmp_path):
+    out = tmp_path / "out"
+    audit(rollouts(tmp_path, 0, 1), out, workers=1)
+    audit(rollouts(tmp_path, 2, 3), out, workers=1)
+    assert [line["id"] for line in scored(out)] == ["2", "3"]
+
+
+def test_an_audit_goes_on_after_its_file_was_moved(tmp_path):
+    out = tmp_path / "out"
+    audit(rollouts_in(tmp_path / "before", 0, 1), out, workers=1)
+    moved = rollouts_in(tmp_path / "after", 0, 1, 2)
+    assert audit(moved, out, workers=1).n == 3
+
+
+def test_the_place_of_a_file_is_not_shown(tmp_path):
+    audit(rollouts(tmp_path, 0), tmp_path / "out", workers=1)
+    assert str(tmp_path) not in (tmp_path / "out" / "audit.json").read_text()
+
+
 def test_bad_settings_fail_before_anything_is_written(tmp_path):
     path, out, taken = rollouts(tmp_path, 0), tmp_path / "out", tmp_path / "taken"
     (taken / "scores.jsonl").mkdir(parents=True)

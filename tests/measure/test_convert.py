@@ -67,6 +67,15 @@ def test_the_scores_travel_with_their_rows(source, tmp_path):
         )
 
 
+@pytest.mark.parametrize(("read", "written"), [("a.jsonl", "a.jsonl"), ("", "a.jsonl"), ("", "")])
+def test_what_is_read_is_not_written_over(source, tmp_path, read, written):
+    before = source.read_bytes()
+    with pytest.raises(ConfigError, match="name another file or folder"):
+        convert(tmp_path / read, tmp_path / written, "openai")
+    assert source.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [source]
+
+
 def test_openais_own_types_take_the_messages(source, tmp_path):
     convert(source, tmp_path / "own.jsonl", "trajectory")
     first, second = read_jsonl(tmp_path / "own.jsonl")

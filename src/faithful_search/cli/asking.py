@@ -1,6 +1,8 @@
 """`faithful-search ask`: one question, answered with its sources."""
 
 import json
+import os
+import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -133,7 +135,8 @@ def ask(question: str, transcript: Path, as_json: bool, **options: Any) -> None:
         if doubt := _outside_the_world(task.question, environment, options):
             _print(doubt, fg="yellow")
         if transcript_file.written:
-            _print(f"transcript: {transcript} (faithful-search audit {transcript})", dim=True)
+            command = f"faithful-search audit {shlex.quote(str(transcript))}"
+            _print(f"transcript: {transcript} ({command})", dim=True)
     if research.trajectory.answer is None:
         say(f"no answer: {_why_unanswered(research.threads[0])}", err=True)
         raise click.exceptions.Exit(1)
@@ -197,8 +200,19 @@ class TranscriptFile:
             self.written = True
 
     def _append(self, lines: list[str]) -> None:
+        end_of_line = "\n" if _ends_within_line(self.path) else ""
         with self.path.open("a", encoding="utf-8") as file:
+            file.write(end_of_line)  # else the first thread is part of a line that nobody can read
             file.writelines(lines)
+
+
+def _ends_within_line(path: Path) -> bool:
+    """Whether the file's last line has no end: it was cut off, or written so by another program."""
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
 
 
 def _run_research(

@@ -1,5 +1,6 @@
 """`faithful-search data`: published question sets and the large corpus, by name."""
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -258,4 +259,5 @@ def _wiki18(names: Sequence[str], out: Path | None, options: dict[str, Any]) -> 
     )
     say(f"{folder.passages:,} passages in {out}: {folder.bytes / 1e9:,.1f} GB")
     say(f"the downloads are no longer needed: {wiki18.downloads_of(out)}")
-    say(f"search it: --corpus {out}, or serve it: faithful-search serve {out}")
+    name = shlex.quote(str(out))
+    say(f"search it: --corpus {name}, or serve it: faithful-search serve {name}")

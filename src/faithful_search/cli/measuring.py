@@ -5,6 +5,7 @@ in another format. `compare` compares audits and evaluations, `agreement` compar
 `metrics` lists and installs the metrics.
 """
 
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -309,7 +310,8 @@ def _score_by_rubric(
     say(f"{record.total:,} trajectories scored by {record.judge}: {by_score or 'none'}")
     say(f"scored.jsonl, provenance.json in {out}")
     if record.total:
-        say(f"next: faithful-search train sft --rubric_files {out / 'scored.jsonl'}")
+        file = shlex.quote(str(out / "scored.jsonl"))
+        say(f"next: faithful-search train sft --rubric_files {file}")
     if record.complete:
         return None
     lines = _files_left_open(record.files)

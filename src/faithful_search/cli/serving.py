@@ -6,6 +6,7 @@ trainers; `demo` the faithfulness explorer, for a browser.
 """
 
 import os
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import fields
@@ -139,7 +140,7 @@ def index(corpus: str, out: str, kind: str | None, overwrite: bool, **options: A
     if skipped:
         say(f"rows left out: {skipped:,}{listed}", err=True)
     say(f"{passages:,} passages of {corpus} in {out}{size}, {time.monotonic() - start:,.1f} s")
-    say(f"serve it: faithful-search serve {out}")
+    say(f"serve it: faithful-search serve {shlex.quote(out)}")
 
 
 def _folder_plan(kind: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """`faithful-search write-episodes`: a served model writes expert episodes for the cold start."""
 
+import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -136,7 +137,7 @@ def _check_corpus(questions: str, corpus: str, chosen: str | None) -> None:
 
 def _training(out: Path, dialect: str, min_steps: int, max_steps: int) -> str:
     """The command that trains on the episodes."""
-    flags = [f"--trajectories {out}", f"--dialect {dialect}"]
+    flags = [f"--trajectories {shlex.quote(str(out))}", f"--dialect {dialect}"]
     if min_steps != 3:
         flags.append(f"--min_episode_steps {min_steps}")
     if max_steps != 10:

@@ -5,6 +5,7 @@ Space.
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -272,9 +273,8 @@ def policy_folders(
     if merged:
         full_model = Path(folder) / MERGED
         if not full_model.is_dir():
-            raise ConfigError(
-                f"there is no merged model: faithful-search merge {folder} {full_model} makes it"
-            )
+            paths = shlex.join([str(folder), str(full_model)])
+            raise ConfigError(f"there is no merged model: faithful-search merge {paths} makes it")
         folders[replace(repository, id=f"{repository.id}-{MERGED}")] = full_model
     return folders
 

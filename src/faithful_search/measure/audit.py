@@ -8,6 +8,7 @@ Rows are read and scored in batches, so that a file may be larger than the memor
 be continued. `bill` estimates what an audit would cost with a paid judge.
 """
 
+import hashlib
 import os
 import shutil
 import sys
@@ -43,6 +44,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Audit", "audit"]
 SPOOLED = "source.jsonl"
+PLACE = "place"
+"""The key, among an audit's settings, of a digest of where its source lies. It may change: a folder
+that was moved is still audited further.
+"""
+_INSTEAD = "use another folder, or --overwrite"
 _BATCH_ROWS = 64
 """The number of rows in a batch. An interruption loses a batch, and the progress bar moves by
 one.
@@ -73,7 +79,8 @@ def audit(
 
     If no model judges, all cores score; a model judges with its own concurrency. After an
     interruption the same call continues: it scores rows that were not scored, those that could not
-    be read, and those whose judge abstained.
+    be read, and those whose judge abstained. The audit of another file of the same name is not
+    replaced.
 
     Args:
         source: a file, as `read_trajectories` takes it, or `"-"` for JSON lines on the standard
@@ -91,8 +98,9 @@ def audit(
 
     Raises `DataError` when the source cannot be read at all, or `out` cannot be written;
     `JudgeError` when the judge cannot be asked at all (scores until then are kept); `ConfigError`
-    for settings that contradict each other, or the settings of the audit that is in `out`, and for
-    a `require` that no value of its result could meet.
+    for settings that contradict each other, or the settings of the audit that is in `out`, for an
+    `out` with the audit of another file, and for a `require` that no value of its result could
+    meet.
     """
     audit_settings = AuditSettings(**settings)
     folder = Path(out)
@@ -103,11 +111,16 @@ def audit(
     counts_before = _counts(judge)
     with ExitStack() as stack:
         path = _spooled(stack) if piped else local_file(source)
-        rows = RowSource(path, audit_settings, growing)
+        try:
+            rows = RowSource(path, audit_settings, growing)
+        except DataError as error:  # users know their source, not the copy of their input
+            raise DataError(str(error).replace(str(path), str(source))) from error
         scorer = RowScorer(names, judge, how=audit_settings.how, policy=policy, reader=rows.reader)
         bounds = {name: reward.bounds for name, reward in scorer.rewards.items()}
         gates.check(audit_settings.require, {**ALWAYS, **bounds})
         header = _header(source, audit_settings, scorer)
+        place = "" if piped else _place_of(path)
+        recorded = {**header, PLACE: place}
         # Made after source and corpus were read, so that a wrong name leaves no folder
         make_folder(folder)
         scores_file = folder / SCORES
@@ -116,7 +129,7 @@ def audit(
             stored_audit = same_settings(
                 folder / SUMMARY,
                 header,
-                instead="use another folder, or --overwrite",
+                instead=_INSTEAD,
                 part="settings",
                 ledger=scores_file,
             )
@@ -126,10 +139,13 @@ def audit(
             reader = replace(rows.reader, revise=corpus.without_invented)
             scorer = replace(scorer, reader=reader)
         log = stack.enter_context(ScoreLog(scores_file, resume))
+        place_before = stored_audit.get("settings", {}).get(PLACE, place)
+        if place_before != place and not audit_settings.fetch:  # fetched pages make rows new ones
+            _refuse_other_rows(RowSource(path, audit_settings), log, source, folder)
         if piped:  # the report reads its rows again
             shutil.copyfile(path, folder / SPOOLED)
         if not stored_audit:
-            write_metrics(folder / SUMMARY, Audit(settings=header, finished=False).to_dict())
+            write_metrics(folder / SUMMARY, Audit(settings=recorded, finished=False).to_dict())
         rows_to_score, path_to_score = rows, path
         if audit_settings.fetch:
             if not resume:
@@ -148,7 +164,7 @@ def audit(
         log.finish(whole=audit_settings.limit is None and not source_error)
     usage = _usage(judge, counts_before, stored_audit.get("usage", {}))
     lines = read_scores(scores_file, len(log.places))
-    result = summarize(lines, bounds, settings=header, source_error=source_error, usage=usage)
+    result = summarize(lines, bounds, settings=recorded, source_error=source_error, usage=usage)
     write_metrics(folder / SUMMARY, result.to_dict())
     if not result.n:  # no row could be read: a source without any row has raised before
         first = result.unread[0]
@@ -260,6 +276,23 @@ def _header(source: PathLike, audit_settings: AuditSettings, scorer: RowScorer) 
         "policy": policy,
         "version": __version__,
     }
+
+
+def _place_of(path: Path) -> str:
+    """A short digest of where a source lies: it tells files of one name apart, and shows no path to
+    those with whom the audit is shared.
+    """
+    return hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
+
+
+def _refuse_other_rows(rows: RowSource, log: ScoreLog, source: PathLike, folder: Path) -> None:
+    """Raise `ConfigError` where the log has scores of none of the rows: it is the audit of another
+    file, which would be lost.
+    """
+    if log.scored_before and not any(log.has_scored(raw.digest) for raw in rows):
+        raise ConfigError(
+            f"{folder} holds the audit of another file, which has no row of {source}: {_INSTEAD}"
+        )
 
 
 def _spooled(stack: ExitStack) -> Path:

@@ -9,7 +9,7 @@ import msgspec
 
 from ..citations import is_address
 from ..errors import ConfigError, DataError, reason_of
-from ..reading.files import PathLike, local_file
+from ..reading.files import PathLike, inside, local_file
 from ..reading.rows import RowSource
 from ..reading.settings import ReadingSettings
 from ..trajectory import Step, Trajectory
@@ -44,7 +44,7 @@ def convert(
     that adds its scores to its trace. Raises `DataError` when the
     source cannot be read, the result cannot be written, or the scores are of other rows,
     `ConfigError` for an unknown format, for one that cannot be a line of a file, or that is nothing
-    without scores.
+    without scores, and for an `out` that is the source, or a file of it.
     """
     out = Path(out)
     if to not in get_args(Format):
@@ -53,9 +53,11 @@ def convert(
         raise ConfigError(f"a pi session is a file of its own: name a folder instead of {out}")
     if to in SCORED and scores is None:
         raise ConfigError(f"{to} is for scores: say of which audit they are (--scores)")
-    rows = RowSource(local_file(source), ReadingSettings(**settings))
-    if to == "inspect":
-        return write_inspect_log(local_file(source), rows, out, scores or "")
+    path = local_file(source)
+    rows = RowSource(path, ReadingSettings(**settings))
+    if to == "inspect":  # a log keeps all that it holds
+        return write_inspect_log(path, rows, out, scores or "")
+    _refuse_source(path, out)
     conversion = Converted()
     files = _written(documents_of(rows, scores, conversion), to, scrub, conversion)
     folder = make_folder(out.parent if out.suffix == ".jsonl" else out)
@@ -70,6 +72,17 @@ def convert(
         raise DataError(f"cannot write {out}: {reason_of(error)}") from error
     conversion.unread += [rows.error] if rows.error else []
     return conversion
+
+
+def _refuse_source(source: Path, out: Path) -> None:
+    """Raise `ConfigError` where the result would replace what is read: rows that cannot be read
+    would be lost, and all that the format has no place for.
+    """
+    sources = [source]
+    if source.is_dir():
+        sources += inside(source)
+    if out.exists() and any(path.exists() and out.samefile(path) for path in sources):
+        raise ConfigError(f"{out} is what is read: name another file or folder for the result")
 
 
 def _written(

@@ -320,9 +320,18 @@ class ScoreLog(Ledger):
                 if line.complete:
                     self._earlier[line.digest] = place
 
+    @property
+    def scored_before(self) -> bool:
+        """Whether an earlier run scored any row completely."""
+        return bool(self._earlier)
+
+    def has_scored(self, digest: str) -> bool:
+        """Whether an earlier run scored the row with this digest completely."""
+        return digest in self._earlier
+
     def reuse(self, row: int, digest: str) -> bool:
         """Whether an earlier run scored this row completely. If so, its line is one of this run."""
-        if digest not in self._earlier:
+        if not self.has_scored(digest):
             return False
         self.rows.append(row)
         self.places.append(self._earlier[digest])
