@@ -559,7 +559,8 @@ def summarise(study: Study, runs: list[Run], out: Path) -> None:
     rows = drawable(tables[VALUES])
     if study.diagram:
         varied = {label: _measured(line, rows) for label, line in study.diagram.items()}
-        lines(varied, study.bars, out / "diagram.png", study.varied, rows.get(START))
+        if any(varied.values()):  # `--only` may leave none of its settings
+            lines(varied, study.bars, out / "diagram.png", study.varied, rows.get(START))
     if len(rows) <= MOST_BARS:
         bars(rows, study.bars, out / "results.png")
     print(text)

@@ -7,6 +7,9 @@ import pytest
 import study
 from study_parts import START
 
+from faithful_search.measure.evaluation import Evaluation
+from faithful_search.measure.writing import write_metrics
+
 TWO = study.narrowed(study.POU, ["the paper's form", "Proof-of-Use"], seeds=None)
 
 
@@ -41,3 +44,15 @@ def test_a_run_trains_with_its_seed(seed):
 def test_a_first_seed_that_no_setting_has_is_refused():
     with pytest.raises(SystemExit, match="no setting has a seed from 8 on"):
         planned(first_seed=8)
+
+
+def test_a_study_of_no_setting_of_its_diagram_has_tables(tmp_path):
+    name = "EM + think-answer"
+    one_setting = study.narrowed(study.THOUGHTS, [name], seeds=1)
+    values = {metric: [1.0, 0.0] for metric in one_setting.metrics}
+    evaluation = Evaluation({}, ["q1", "q2"], values, {})
+    run = study.Run(name, tmp_path / "run", tmp_path / "run")
+    (run.folder / "test").mkdir(parents=True)
+    write_metrics(run.folder / "test" / "metrics.json", {"run": evaluation.to_dict()})
+    study.summarise(one_setting, [run], tmp_path)
+    assert f"| {name} | 1 | 0.500" in (tmp_path / "study.md").read_text(encoding="utf-8")
