@@ -143,8 +143,8 @@ def _split(text: str) -> tuple[str, list[_Part]]:
     """
     before, *pieces = _MARK.split(text)
     parts: list[_Part] = []
-    for written, piece in zip(pieces[::2], pieces[1::2], strict=True):
-        name = _TRANSLATED.get(written, written)
+    for mark, piece in zip(pieces[::2], pieces[1::2], strict=True):
+        name = _TRANSLATED.get(mark, mark)
         if name == "Answer" and parts and parts[-1].name == "Observation":
             observation = parts.pop().text
             parts.append(_Part("Observation", f"{observation}\nAnswer: {piece.strip()}"))
