@@ -128,7 +128,7 @@ def test_very_many_messages_are_read_in_linear_time() -> None:
     start = time.process_time()
     (step,) = load("pou").parse_messages(chat).steps
     assert (step.note + "".join(item.text for item in step.evidence)).count("x") == 3_000_000
-    assert time.process_time() - start < 3
+    assert time.process_time() - start < 20  # if it were quadratic, minutes
 
 
 @pytest.mark.parametrize(

@@ -308,8 +308,20 @@ def _joined(pieces: Sequence[Any]) -> str:
     texts = [piece for piece in pieces if isinstance(piece, str)]
     if len(texts) == len(pieces):
         are_json = len(texts) > 1 and all(map(_is_json, texts))
-        return as_json(_typed(texts)) if are_json else "\n".join(texts)
+        return as_json(_typed(texts)) if are_json else _prose(texts)
     return as_json([{"text": piece} if isinstance(piece, str) else piece for piece in pieces])
+
+
+def _prose(texts: Sequence[str]) -> str:
+    """Texts as one, each on lines of its own, except where one continues the text before it: a
+    blank stands where they meet.
+    """
+    pieces: list[str] = []
+    for text in filter(None, texts):
+        if pieces and not pieces[-1][-1].isspace() and not text[0].isspace():
+            pieces.append("\n")
+        pieces.append(text)
+    return "".join(pieces)
 
 
 def _is_json(text: str) -> bool:
