@@ -58,7 +58,6 @@ ERRORS = [
     '{"result": "Search error: request for \'Ada Mirov born Oslo\' timed out"}',
 ]
 EMPTY = [
-    "Successfully transferred back to supervisor",
     "[search results for Rome]: No results found.",
     "No results found for 'Ada Mirov born Oslo'. Try with a less restrictive filter.",
     "No results.",
@@ -88,6 +87,7 @@ EMPTY = [
     '{"results": {"web": []}, "total": 0}',
     '{"status": 200, "query": "Ada Mirov born Oslo", "hits": [], "next": null}',
     '{"status": "ok", "message": "No documents matched your query \'Ada Mirov born Oslo\'"}',
+    "Successfully transferred back to supervisor",
 ]
 WALLS = [
     "Page not found. The page Ada Mirov born Oslo you are looking for does not exist.",

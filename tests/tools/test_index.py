@@ -517,7 +517,7 @@ def test_threads_copies_and_forks_search_alike(folder, passages, request):
         assert list(pool.map(lambda query: index.search(query, 5), queries)) == expected
     child = os.fork()
     if child == 0:
-        signal.alarm(60)
+        signal.alarm(300)
         os._exit(0 if index.search_batch(queries, 5) == expected else 3)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 

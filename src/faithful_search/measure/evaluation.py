@@ -82,7 +82,10 @@ class Evaluation(Measured, msgspec.Struct, frozen=True):
         return {tool: sum(calls) for tool, calls in self.tool_calls.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        return {name: value for name, value in super().to_dict().items() if name != "trajectories"}
+        values = super().to_dict()
+        del values["trajectories"]
+        values["bounds"] = {metric: list(bounds) for metric, bounds in self.bounds.items()}
+        return values
 
 
 POOLED: dict[str, tuple[Callable[[Evaluation], stats.Columns], stats.Pooled]] = {
