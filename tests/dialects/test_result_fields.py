@@ -71,6 +71,11 @@ def test_documents_in_the_json_of_a_search_server_are_told_apart():
     ]
 
 
+@pytest.mark.parametrize("body", ['{"result": ""}', '[{"type": "text", "text": ""}]'])
+def test_a_wrapping_of_nothing_is_a_note(body):
+    assert load("openai").read_body(body) == ([], body)
+
+
 def test_a_quotation_stays_one():
     assert texts(FOUND) == [f'"{FOUND}"']
 

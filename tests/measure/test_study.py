@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import study
-from study_parts import START
+from study_parts import START, VALUES, tables_over_seeds
 
 from faithful_search.measure.evaluation import Evaluation
 from faithful_search.measure.writing import write_metrics
@@ -56,3 +56,9 @@ def test_a_study_of_no_setting_of_its_diagram_has_tables(tmp_path):
     write_metrics(run.folder / "test" / "metrics.json", {"run": evaluation.to_dict()})
     study.summarise(one_setting, [run], tmp_path)
     assert f"| {name} | 1 | 0.500" in (tmp_path / "study.md").read_text(encoding="utf-8")
+
+
+def test_a_single_setting_has_no_differences_to_itself():
+    evaluation = Evaluation({}, ["q1", "q2"], {"exact_match": [1.0, 0.0]}, {})
+    tables = tables_over_seeds({"EM": [evaluation]}, ["exact_match"], ["EM"])
+    assert list(tables) == [VALUES]

@@ -71,10 +71,11 @@ _OF_PAGE = frozenset(("type", "id", *_URLS))  # fields of a page that was found,
 _NOTHING = frozenset(("", "null", "None", "{}", "[]", '""'))
 _NOTING = REPORTING | {"note"}
 _BESIDE_NOTE = _NOTING | {"query", "type", "id"}  # fields beside which a note is all that is said
-# Fields of a response that may hold all that it says as a text, and what may stand beside them
+# Fields that may hold the whole text of a response
 _WRAPPING = frozenset(
     ("result", "results", "output", "response", "data", "content", "text", "observation")
 )
+# Fields that may stand beside that text and say nothing more
 _BESIDE_WRAPPED = REPORTING | {"type", "annotations", "meta", "_meta"}
 # Looked for at once: most objects have none of them, and asking for each takes longer.
 _MAY_LIST = frozenset((*_LISTS, "query"))
@@ -150,7 +151,8 @@ class OpenAI(ToolCalls):
             value = read_printed(body)
         texts = _texts_wrapped(body if value is None else value)
         if texts:
-            return self._read_each(texts)
+            evidence, note = self._read_each(texts)
+            return evidence, note or ("" if evidence else body)
         if isinstance(value, dict):
             return self._read_object(value, body)
         if not isinstance(value, list):
@@ -241,15 +243,15 @@ def _note(value: Any) -> str | None:
 
 
 def _texts_wrapped(value: Any) -> list[str]:
-    """The texts that a response is nothing but a wrapping of, as of JSON in a field or a text of
-    JSON; none where it says something itself.
+    """The texts in a response that only wraps them: a JSON string, an object with one field of
+    text, or parts of text, as MCP has them. None where the response holds anything else.
     """
     if isinstance(value, str):
         text = _quoted_json(value)
         return [] if text is None else [text]
     if isinstance(value, list):
         entries = [mapping(entry) for entry in value]
-        if not all(entry.get("type") == "text" for entry in entries):  # parts, as MCP has them
+        if not all(entry.get("type") == "text" for entry in entries):
             return []
     else:
         entries = [mapping(value)]
@@ -263,7 +265,9 @@ def _texts_wrapped(value: Any) -> list[str]:
 
 
 def _quoted_json(text: str) -> str | None:
-    """The text that this is the JSON of. Without an escape in it, it may be a quotation."""
+    """The decoded text, if this is a JSON string with an escape in it. One without may be plain
+    words in quotation marks.
+    """
     text = text.strip()
     if not text.startswith('"') or "\\" not in text:
         return None
@@ -274,7 +278,7 @@ def _quoted_json(text: str) -> str | None:
 
 
 def _text_wrapped(fields: Mapping[str, Any]) -> str | None:
-    """The text in the only field of an object that says something."""
+    """The text in the only meaningful field of an object; `None` if it has several, or is a note."""
     if _note(fields) is not None:
         return None
     filled = {name: value for name, value in fields.items() if value is not None}

@@ -13,7 +13,7 @@ from .base import Chat, Format, Messages, mapping, mappings
 from .call_texts import answer_message
 from .chat import Problem
 
-# The marks in Chinese, as models write them who are asked in it
+# Chinese marks, which models write when they are asked in Chinese
 _TRANSLATED = {
     "问题": "Question",
     "思考": "Thought",
@@ -31,7 +31,7 @@ _NAMES = (
 )
 _OBSERVATIONS = ("Observation", "观察结果", "观察")
 _BOLD = r"(?:\*\*)?"
-_COLON = rf"{_BOLD} ?[:\uff1a]{_BOLD}"  # also as wide as a Chinese character
+_COLON = rf"{_BOLD} ?[:\uff1a]{_BOLD}"  # \uff1a is the full-width colon
 _MARK = re.compile(rf"^{_BOLD}({'|'.join(_NAMES)})(?: ?[0-9]{{1,4}})?{_COLON}[ \t]*", re.MULTILINE)
 # `Search[words]` and `search(words)`.
 _BRACKETS = re.compile(r"\A([A-Za-z_][\w.-]{0,60}+)\s*+[\[(](.*)[\])]\.?\Z", re.DOTALL)
@@ -42,12 +42,12 @@ _QUOTED = re.compile(r"([\"'])((?:(?!\1).|(?<=\w)\1(?=\w))*+)\1", re.DOTALL)
 # How an instruction stands in a prompt of the Alpaca form. One that is not closed matches up to the
 # text's end, so that nothing is looked at twice, and counts for none (`_instruction`).
 _INSTRUCTION = re.compile(r"###[ ]Instruction:(.*?)(###[ ](?:Input|Response):|\Z)", re.DOTALL)
-_HANDING_IN = ("finish", "final answer", "final_answer")
+_ANSWER_ACTIONS = ("finish", "final answer", "final_answer")
 _SPEAKERS = ("system", "user", "assistant")
 _OBSERVED = re.compile(
     rf"\A{_BOLD}(?:{'|'.join(_OBSERVATIONS)})\b(?: ?[0-9]{{1,4}})?(?:{_COLON})?[ \t]*"
 )
-# JSON that stands as code
+# A text that is one block of code
 _CODE = re.compile(r"\A```\w{0,20}\s*+(.*)```\Z", re.DOTALL)
 # What the environment says when an episode ends, as an observation.
 _ENDED = re.compile(r"Episode finished\b[^\n]*")
@@ -234,7 +234,8 @@ def action_of(action: str, arguments: str | None = None) -> dict[str, Any]:
     """The message of an agent that acts, or hands in its answer (`finish[…]`).
 
     Args:
-        action: a tool's name, or `name[words]` where the arguments do not stand apart.
+        action: a tool's name; where the arguments do not stand apart, `name[words]`, or JSON with
+            `action` and `action_input`.
         arguments: the arguments, where they stand apart.
     """
     fields = _json_in(action) if arguments is None else {}
@@ -246,14 +247,14 @@ def action_of(action: str, arguments: str | None = None) -> dict[str, Any]:
     is_json = words.lstrip().startswith("{")
     if not is_json:
         words = _without_quotes(words.strip())
-    if name.lower() in _HANDING_IN and not is_json:
+    if name.lower() in _ANSWER_ACTIONS and not is_json:
         return answer_message(words)
     call = {"name": name, "arguments": words if is_json else {"query": words}}
     return {"role": "assistant", "tool_calls": [call]}
 
 
 def _json_in(text: str) -> Mapping[str, Any]:
-    """The object that this text is the JSON of, also as code; an empty one for any other text."""
+    """The JSON object in this text, with a code fence or without; an empty one for other texts."""
     text = _without_fence(text)
     if not text.startswith("{"):
         return {}
@@ -268,13 +269,13 @@ def _without_fence(text: str) -> str:
     return code[1].strip() if code else text
 
 
-def _action_in_json(name: str, sent: Any) -> dict[str, Any]:
+def _action_in_json(name: str, action_input: Any) -> dict[str, Any]:
     """The message of an agent that acts in JSON, as LangChain's structured chat asks it to."""
-    if isinstance(sent, str):
-        return action_of(name, sent)
-    if name.lower() in _HANDING_IN:
+    if isinstance(action_input, str):
+        return action_of(name, action_input)
+    if name.lower() in _ANSWER_ACTIONS:
         name = "final_answer"
-    call = {"name": name, "arguments": {} if sent is None else sent}
+    call = {"name": name, "arguments": {} if action_input is None else action_input}
     return {"role": "assistant", "tool_calls": [call]}
 
 

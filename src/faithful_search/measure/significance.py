@@ -120,7 +120,7 @@ def _twice_ranks(values: np.ndarray) -> np.ndarray:
 
 def p_value(difference: Estimate) -> float | None:
     """The two-sided p-value of a paired difference: below 0.05 where its interval leaves out 0.
-    `None` without an interval.
+    `None` without a value, an interval or a standard error.
     """
     value, low, high = difference.value, difference.low, difference.high
     stderr = difference.stderr
@@ -130,11 +130,11 @@ def p_value(difference: Estimate) -> float | None:
         return 1.0 if low <= 0 <= high else 0.0
     freedom = max(1, difference.n - 1)
     half = t_quantile(0.975, freedom) * stderr
-    # An interval is cut at the bounds of its metric; the end that is nearer to 0 is the last to be
+    # An interval is cut at the bounds of its metric, first at the end that is farther from 0
     middle = low + half if low + high > 0 else high - half
     distance = abs(middle)
     if low <= 0 <= high:
-        # It may be cut at both ends, and then neither says where the middle is
+        # Where both ends are cut, this middle is wrong; the smaller distance has the larger p
         distance = min(distance, abs(value))
     return 1 - t_within(distance / stderr, freedom)
 
