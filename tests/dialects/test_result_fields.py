@@ -76,6 +76,12 @@ def test_a_wrapping_of_nothing_is_a_note(body):
     assert load("openai").read_body(body) == ([], body)
 
 
+def test_a_backslash_in_quotation_marks_stays_one():
+    quoted = r'"C:\new\table"'
+    evidence, _ = load("openai").read_body(quoted)
+    assert [passage.text for passage in evidence] == [quoted]
+
+
 def test_a_quotation_stays_one():
     assert texts(FOUND) == [f'"{FOUND}"']
 

@@ -203,3 +203,20 @@ def test_pages_of_mistrals_belong_to_the_last_search():
     entries = [execution, execution, {"type": "message.output", "content": content}]
     trajectory = read({"object": "conversation.response", "outputs": entries})
     assert [len(step.evidence) for step in trajectory.steps if step.call] == [0, 1]
+
+
+EPISODE = "Question: q\nThought: a\nAction: search[x]\nObservation: {}\nThought: b\nAction: "
+IN_CHINESE = "问题\uff1a为什么\n思考\uff1a深"
+
+
+@pytest.mark.parametrize("page", [IN_CHINESE, "**Question:** why\n**Thought:** deep"])
+def test_marks_of_another_style_are_the_pages(page):
+    trajectory = read({"text": EPISODE.format(page) + "finish[y]"})
+    assert trajectory.question == "q"
+    assert [passage.text for passage in trajectory.evidence.values()] == [page]
+
+
+@pytest.mark.parametrize("name", ["Final Answer", "final_answer"])
+def test_an_answer_of_json_is_handed_in(name):
+    action = f'{name}\nAction Input: {{"answer": "Bob"}}'
+    assert read({"text": EPISODE.format("p") + action}).answer == "Bob"

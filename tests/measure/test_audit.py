@@ -393,6 +393,13 @@ def test_an_audit_goes_on_after_its_file_was_moved(tmp_path):
     assert audit(moved, out, workers=1).n == 3
 
 
+def test_an_audit_goes_on_where_a_later_row_is_shared(tmp_path):
+    out = tmp_path / "out"
+    audit(rollouts_in(tmp_path / "before", 0, 1), out, workers=1)
+    longer = rollouts_in(tmp_path / "after", 2, 3, 0)
+    assert audit(longer, out, workers=1, limit=2).n == 2
+
+
 def test_the_place_of_a_file_is_not_shown(tmp_path):
     audit(rollouts(tmp_path, 0), tmp_path / "out", workers=1)
     assert str(tmp_path) not in (tmp_path / "out" / "audit.json").read_text()

@@ -265,15 +265,16 @@ def _texts_wrapped(value: Any) -> list[str]:
 
 
 def _quoted_json(text: str) -> str | None:
-    """The decoded text, if this is a JSON string with an escape in it. One without may be plain
-    words in quotation marks.
+    """The decoded text, if this is a JSON string of further JSON. Any other may be words in
+    quotation marks, with a backslash of their own.
     """
     text = text.strip()
     if not text.startswith('"') or "\\" not in text:
         return None
     with suppress(DataError):
         value = loose_json.decode(text, halves=True)
-        return value if isinstance(value, str) else None
+        if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+            return value
     return None
 
 

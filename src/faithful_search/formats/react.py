@@ -3,7 +3,7 @@
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -25,14 +25,27 @@ _TRANSLATED = {
     "观察": "Observation",
     "最终答案": "Final Answer",
 }
-_NAMES = (
-    *("Question", "Thought", "Action Input", "Action", "Observation", "Final Answer", "Answer"),
-    *_TRANSLATED,
-)
+_NAMES = ("Question", "Thought", "Action Input", "Action", "Observation", "Final Answer", "Answer")
 _OBSERVATIONS = ("Observation", "观察结果", "观察")
 _BOLD = r"(?:\*\*)?"
 _COLON = rf"{_BOLD} ?[:\uff1a]{_BOLD}"  # \uff1a is the full-width colon
-_MARK = re.compile(rf"^{_BOLD}({'|'.join(_NAMES)})(?: ?[0-9]{{1,4}})?{_COLON}[ \t]*", re.MULTILINE)
+_NUMBER = r"(?: ?[0-9]{1,4})?"
+
+
+def _marks(names: Iterable[str], bold: str = "") -> re.Pattern[str]:
+    """Marks with these names; `bold` is what stands around each."""
+    return re.compile(
+        rf"^{bold}({'|'.join(names)}){_NUMBER}{bold} ?[:\uff1a]{bold}[ \t]*", re.MULTILINE
+    )
+
+
+_STYLES = (
+    _marks(_NAMES),
+    _marks(_NAMES, r"(?:\*\*)?"),
+    _marks(_TRANSLATED),
+    _marks(_TRANSLATED, r"(?:\*\*)?"),
+)
+_ANY_MARK = _marks((*_NAMES, *_TRANSLATED), r"(?:\*\*)?")
 # `Search[words]` and `search(words)`.
 _BRACKETS = re.compile(r"\A([A-Za-z_][\w.-]{0,60}+)\s*+[\[(](.*)[\])]\.?\Z", re.DOTALL)
 # Words in quotation marks that have none of these inside, except as apostrophes
@@ -111,7 +124,7 @@ def _of_chat(messages: list[Mapping[str, Any]]) -> Chat | None:
     if not all(map(_OBSERVED.match, observed)):
         return None
     spoken = [content.lstrip() for role, content in later if role == "assistant"]
-    if not observed and not all(map(_MARK.match, spoken)):  # no user tells that it is ReAct
+    if not observed and not all(map(_ANY_MARK.match, spoken)):  # no user tells that it is ReAct
         return None
     episode: list[_Part] = []
     forged = 0
@@ -137,11 +150,21 @@ def _of_chat(messages: list[Mapping[str, Any]]) -> Chat | None:
     )
 
 
+def _style_of(text: str) -> re.Pattern[str]:
+    """The pattern of a text's marks, which are written as the first of them is: in bold or not, in
+    one language. Others stand on pages that the agent read.
+    """
+    first = _ANY_MARK.search(text)
+    if first is None:
+        return _ANY_MARK
+    return next(style for style in _STYLES if style.match(text, first.start()))
+
+
 def _split(text: str) -> tuple[str, list[_Part]]:
     """What stands before the first mark, and the parts. `Answer:` in an observation is a line of
     it: an agent thinks before it answers.
     """
-    before, *pieces = _MARK.split(text)
+    before, *pieces = _style_of(text).split(text)
     parts: list[_Part] = []
     for mark, piece in zip(pieces[::2], pieces[1::2], strict=True):
         name = _TRANSLATED.get(mark, mark)
@@ -249,8 +272,14 @@ def action_of(action: str, arguments: str | None = None) -> dict[str, Any]:
         words = _without_quotes(words.strip())
     if name.lower() in _ANSWER_ACTIONS and not is_json:
         return answer_message(words)
-    call = {"name": name, "arguments": words if is_json else {"query": words}}
-    return {"role": "assistant", "tool_calls": [call]}
+    return _calling(name, words if is_json else {"query": words})
+
+
+def _calling(name: str, arguments: Any) -> dict[str, Any]:
+    """The message of an agent that calls a tool; an answer of several fields is handed in so."""
+    if name.lower() == "final answer":
+        name = "final_answer"
+    return {"role": "assistant", "tool_calls": [{"name": name, "arguments": arguments}]}
 
 
 def _json_in(text: str) -> Mapping[str, Any]:
@@ -273,10 +302,7 @@ def _action_in_json(name: str, action_input: Any) -> dict[str, Any]:
     """The message of an agent that acts in JSON, as LangChain's structured chat asks it to."""
     if isinstance(action_input, str):
         return action_of(name, action_input)
-    if name.lower() in _ANSWER_ACTIONS:
-        name = "final_answer"
-    call = {"name": name, "arguments": {} if action_input is None else action_input}
-    return {"role": "assistant", "tool_calls": [call]}
+    return _calling(name, {} if action_input is None else action_input)
 
 
 def _without_quotes(words: str) -> str:

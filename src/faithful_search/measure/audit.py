@@ -140,8 +140,10 @@ def audit(
             scorer = replace(scorer, reader=reader)
         log = stack.enter_context(ScoreLog(scores_file, resume))
         place_before = stored_audit.get("settings", {}).get(PLACE, place)
-        if place_before != place and not audit_settings.fetch:  # fetched pages make rows new ones
-            _refuse_other_rows(RowSource(path, audit_settings), log, source, folder)
+        is_elsewhere = piped or place_before != place
+        if is_elsewhere and not audit_settings.fetch:  # fetched pages make rows new ones
+            every_row = RowSource(path, replace(audit_settings, limit=None))
+            _refuse_other_rows(every_row, log, source, folder)
         if piped:  # the report reads its rows again
             shutil.copyfile(path, folder / SPOOLED)
         if not stored_audit:
