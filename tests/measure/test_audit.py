@@ -537,6 +537,8 @@ def test_a_refused_audit_keeps_the_earlier_standard_input(tmp_path, monkeypatch)
     before = kept.read_bytes()
     with pytest.raises(ConfigError, match="different settings"):
         piped(0, how="pokee")
+    with pytest.raises(ConfigError, match="the audit of another file"):
+        piped(5)
     with (
         ScoreLog(tmp_path / "out" / "scores.jsonl"),
         pytest.raises(DataError, match="another audit"),
