@@ -33,6 +33,8 @@ BLANK = b" \t\r\n\x00"
 """What may stand around a value: a crash leaves NULs at a file's end."""
 _MARK = "\ufeff"  # a byte order mark
 _AROUND = _MARK + BLANK.decode()
+_BEGINNING = 4_000  # characters in which most values of a longer text end
+_LONGEST_TOKEN = 20  # before the end of a text that was cut, an error may be due to the cut
 # What the fast decoder raises for what the lenient one may read
 _NOT_READ = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
@@ -124,6 +126,37 @@ def parts_of(
 
 def end_of(text: str, start: int) -> int:
     """Where the value ends that begins there. Raises `DataError` where none does."""
+    beginning = text[start : start + _BEGINNING]
+    try:
+        return start + _end_in_beginning(beginning)
+    except _CutOff:
+        return _end_in(text, start)
+
+
+def _end_in_beginning(beginning: str) -> int:
+    """Where the value at the start of a text's beginning ends. Raises `_CutOff` where that may be
+    behind the beginning, and `DataError` where no value begins.
+
+    An error of Python's decoder counts the lines before it, so that many of them in one long text
+    would take quadratic time.
+    """
+    is_whole = len(beginning) < _BEGINNING
+    certain = len(beginning) - _LONGEST_TOKEN
+    try:
+        end = _SCANNER.raw_decode(beginning)[1]
+    except RecursionError:
+        raise _CutOff from None
+    except json.JSONDecodeError as error:
+        may_go_on = error.pos >= certain or error.msg.startswith("Unterminated string")
+        if is_whole or not may_go_on:
+            raise DataError(str(error)) from None
+        raise _CutOff from None
+    if end >= certain and not is_whole:  # as that of a number may be
+        raise _CutOff
+    return end
+
+
+def _end_in(text: str, start: int) -> int:
     try:
         return _tried(lambda: _SCANNER.raw_decode(text, start))[1]
     except _TooDeep:
@@ -142,6 +175,10 @@ def _end_of_nested(text: str, start: int) -> int:
 
 class _TooDeep(DataError):
     pass
+
+
+class _CutOff(Exception):
+    """A value may go on behind the end of the text that was read."""
 
 
 class _Lenient(json.JSONDecoder):

@@ -2,7 +2,7 @@
 
 The texts are made from every pattern that takes part: what nearly matches it, over and over, as
 backtracking takes longest with that. Times are processor times and compared with those for a
-quarter of the text; below the floor no time counts as long.
+sixteenth of the text.
 """
 
 import importlib
@@ -10,6 +10,7 @@ import pkgutil
 import re
 import time
 from collections.abc import Iterator
+from functools import partial
 from random import Random
 from re import (
     _compiler as compiler,  # what `re` is made of has no public name
@@ -20,16 +21,13 @@ from typing import Any
 
 import pytest
 from dialect_texts import SLOT, frames, written
+from growth import MOST, growth
 
 from faithful_search import dialects
 from faithful_search.dialects import Dialect, load, pokee, turns
 from faithful_search.formats import call_arguments, call_forms, call_markup, chat_templates
 
-SIZE, LARGE = 16_000, 5_000_000
-FLOOR = 0.004
-"""A quarter of a text that is read in less is taken to need so many seconds."""
-MOST = 8.0
-"""Four times the text may take so many times as long: linear is 4, quadratic 16."""
+SIZE, LARGE = 64_000, 5_000_000
 KNOWN = [
     ("", "Doc 1 (Title: x", ""),
     ("1. [x", "](", ""),
@@ -150,28 +148,20 @@ def filled(frame: str, attack: tuple[str, str, str], size: int) -> str:
     return frame.replace(SLOT, beginning + unit * (size // len(unit)) + tail)
 
 
-def growth(dialect: Dialect, frame: str, attack: tuple[str, str, str]) -> float:
-    """How many times as long four times the attack takes; the least of three, for the machine's
-    other work.
-    """
-    found = float("inf")
-    for _ in range(3):
-        long = seconds(dialect, filled(frame, attack, 4 * SIZE))
-        if long <= MOST * FLOOR:
-            return long / FLOOR
-        found = min(found, long / max(FLOOR, seconds(dialect, filled(frame, attack, SIZE))))
-        if found <= MOST:
-            break
-    return found
-
-
 def slow(
     dialect: Dialect, attacks: list[tuple[str, str, tuple[str, str, str]]]
 ) -> dict[tuple[str, str], float]:
-    found = {
-        (place, str(attack)): growth(dialect, frame, attack) for place, frame, attack in attacks
-    }
-    return {attack: times for attack, times in found.items() if times > MOST}
+    """The attacks whose time grows too much with their length, and how it grows."""
+    powers = {}
+    for place, frame, attack in attacks:
+
+        def taken(size: int, frame: str = frame, attack: tuple[str, str, str] = attack) -> float:
+            return seconds(dialect, filled(frame, attack, size))
+
+        power = growth(taken, SIZE)
+        if power > MOST:
+            powers[place, str(attack)] = power
+    return powers
 
 
 def test_what_once_was_slow(name: str) -> None:
@@ -218,7 +208,7 @@ def test_near_matches_of_every_pattern_over_and_over(name: str, rounds: int) -> 
         beginning, unit = random.choice(near)
         place, frame = random.choice(list(frames(name).items()))
         unit += random.choice(("", "", "x", random.choice(units)))
-        tail = random.choice((*TAILS, random.choice(units), random.choice(units) * (SIZE // 50)))
+        tail = random.choice((*TAILS, random.choice(units), random.choice(units) * (SIZE // 200)))
         attacks.append((place, frame, (beginning, unit, tail)))
     assert not slow(dialect, attacks)
 
@@ -254,8 +244,7 @@ def test_messages_take_linear_time(field: str, unit: str) -> None:
         dialects.parse([{"role": "user", "content": "Who?"}, message], "openai")
         return time.process_time() - start
 
-    quarter = max(FLOOR, min(seconds(SIZE) for _ in range(2)))
-    assert min(seconds(4 * SIZE) for _ in range(2)) < MOST * quarter
+    assert growth(seconds, SIZE) <= MOST
 
 
 def markup_patterns() -> list[re.Pattern[str]]:
@@ -303,8 +292,7 @@ def test_markup_of_models_takes_linear_time(reader: str, rounds: int) -> None:
         sign = random.choice(signs)
         unit += random.choice(("", "", "x", random.choice(units)))
         attack = (sign + beginning, unit, random.choice((*TAILS, random.choice(units))))
-        long = min(seconds(attack, 4 * SIZE) for _ in range(2))
-        times = long / max(FLOOR, seconds(attack, SIZE))
-        if long > MOST * FLOOR and times > MOST:
-            slow[attack] = times
+        power = growth(partial(seconds, attack), SIZE)
+        if power > MOST:
+            slow[attack] = power
     assert not slow

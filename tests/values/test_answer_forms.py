@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from growth import MOST, growth
 
 from faithful_search.answer_forms import claimed, said
 
@@ -124,8 +125,7 @@ def test_long_answers_take_linear_time(pump):
         claimed(text)
         return time.process_time() - start
 
-    seconds(1000)
-    assert seconds(160_000) < 10 * seconds(40_000) + 0.05
+    assert growth(seconds, 160_000) <= MOST
 
 
 SURE = ["90%", "0.9", "9/10", "High", "very high.", "95 percent", "**90%**"]

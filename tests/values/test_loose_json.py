@@ -2,12 +2,23 @@
 
 import json
 import math
+import time
+from contextlib import suppress
 
 import pytest
+from growth import MOST, growth
 
 from faithful_search import loose_json
 from faithful_search.errors import DataError
-from faithful_search.loose_json import MOST_NESTED, check_nested, decode, decoded, parts_of
+from faithful_search.loose_json import (
+    _BEGINNING,
+    MOST_NESTED,
+    check_nested,
+    decode,
+    decoded,
+    end_of,
+    parts_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -108,3 +119,42 @@ def test_parts_keep_what_is_wrong_in_them(sample):
 def test_the_end_of_a_value_is_found(levels):
     text = "x" + json.dumps({"a]": "\\"})[:-1] + ', "b": ' + "[" * levels + "]" * levels + "} y"
     assert text[loose_json.end_of(text, 1) :] == " y"
+
+
+WHOLE = ['{"a": 1}', "[" + "1, " * 30 + "-1]", '"\\u00e9x"', "-12.5e3", "true", '{"a": "é\\n}"}']
+
+
+@pytest.mark.parametrize("value", WHOLE)
+def test_a_value_of_a_long_text_ends_where_it_ends_alone(value):
+    """Also where the part of the text that is read first cuts it."""
+    for length in range(_BEGINNING - len(value) - 3, _BEGINNING + 3):
+        text = "[" + "0," * (length // 2) + " " * (length % 2) + value + "]" + " x" * 50
+        assert end_of(text, 3) == 4  # the number before a comma
+        assert end_of(text, 0) == len(text) - 100
+
+
+@pytest.mark.parametrize(
+    "value", ['{"a": 1', "[1, }", '"x', "-", "tru", '{"a": nul', '{"a": "\\u00g"}']
+)
+@pytest.mark.parametrize("blanks", [0, _BEGINNING - 10, _BEGINNING - 3, 2 * _BEGINNING])
+def test_what_is_no_value_has_no_end(value, blanks):
+    text = f"[{' ' * blanks}{value}"
+    with pytest.raises(DataError):
+        end_of(text, 0)
+
+
+def test_many_texts_that_are_no_values_take_linear_time():
+    def seconds(size: int) -> float:
+        text = '{"a": x\n' * (size // 8)
+        start = time.process_time()
+        for place in range(0, len(text), 8):
+            with suppress(DataError):
+                end_of(text, place)
+        return time.process_time() - start
+
+    assert growth(seconds, 1_000_000, floor=0.005) <= MOST
+
+
+@pytest.mark.parametrize(("power", "expected"), [(1, True), (2, False)])
+def test_quadratic_time_is_told_from_linear(power, expected):
+    assert (growth(lambda size: (size / 1000) ** power / 1000, 100_000) <= MOST) is expected
