@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from growth import MOST, growth
 
 from faithful_search.errors import DataError
 from faithful_search.formats import streams
@@ -565,8 +566,8 @@ def test_a_broken_stream_is_refused():
 def test_a_long_streamed_thought_takes_linear_time():
     def seconds(size: int) -> float:
         pieces = [chunk(content=mistral("a word "))] * size
-        start = time.perf_counter()
+        start = time.process_time()
         streams.read(pieces)
-        return time.perf_counter() - start
+        return time.process_time() - start
 
-    assert seconds(40_000) < 30 * seconds(4_000)
+    assert growth(seconds, 64_000) <= MOST
