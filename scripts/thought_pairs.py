@@ -1,4 +1,4 @@
-"""Draw the pairs of `datasets/thoughts` from recorded rollouts, for people to label.
+"""Draw the pairs of `datasets/thoughts` from recorded rollouts, to be read and labelled.
 
     python scripts/thought_pairs.py DATA --out outputs/thought_pairs.jsonl
     python scripts/thought_pairs.py DATA --out outputs/train_pairs.jsonl --info_think 640 \\
@@ -10,7 +10,7 @@ DATA is a folder that holds `FILES`, rollouts that other projects published. The
 that the metrics `info_think` and `think_search` ask a judge about. They are drawn so:
 
 - each source gives as many pairs as the others, or all that it has;
-- half of a source's pairs are of those that the comparison of words does not uphold (`overlap` in
+- half of what a source gives are pairs that the comparison of words does not uphold (`overlap` in
   the table), or all such pairs if there are fewer;
 - a question gives at most two pairs, unless `--per_question` says otherwise;
 - questions of the files after `--avoid` give none: what a judge is trained on must share no
