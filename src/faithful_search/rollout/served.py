@@ -233,7 +233,7 @@ class ServedAgent:
 
         Returns whether the episode goes on.
         """
-        # Not every server stops at the string that ends a turn
+        # The model may go on after the string that ends its turn: what follows is cut off
         end = len(reply.text)
         for stop in self.dialect.stop:
             if stop in reply.text:
