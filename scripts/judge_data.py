@@ -226,8 +226,8 @@ def _of_set(
 def _of_thoughts(
     labelled: Sequence[Path], pool: Path, times: int, seed: int
 ) -> list[dict[str, Any]]:
-    """The pairs of real thoughts: as they are, with the label that was given or is presumed; edited,
-    with an error; and of their answers.
+    """The pairs of real thoughts: as they are, with the label that was given or is presumed;
+    edited, with an error; and of their answers.
     """
     labels = _by_id(labelled, ("label", "wrong"))
     thoughts = _by_id([pool], ("premise", "hypothesis", "question", "answers", "source"))
@@ -265,8 +265,8 @@ def _of_thoughts(
 
 
 def _by_id(files: Sequence[Path], columns: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The rows of files of thoughts, by id. Raises `DataError` for an id that occurs twice, and for a
-    row without one of these columns.
+    """The rows of files of thoughts, by id. Raises `DataError` for an id that occurs twice, and for
+    a row without one of these columns.
     """
     by_id: dict[str, dict[str, Any]] = {}
     for file in files:

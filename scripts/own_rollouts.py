@@ -1,5 +1,6 @@
-"""Compare what rewards of the literature pay two habits of one policy: answering before it has read,
-and reading first. The habit that is paid more is the one that training begins by strengthening.
+"""Compare what rewards of the literature pay two habits of one policy: answering before it has
+read, and reading first. The habit that is paid more is the one that training begins by
+strengthening.
 
     python scripts/own_rollouts.py                  # a table in Markdown, some minutes on one core
     python scripts/own_rollouts.py --questions 10

@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def commands(out: Path, args: argparse.Namespace) -> Iterator[tuple[str, list[str]]]:
-    """The commands that make the parts, each with the name of the folder that it leaves in `out`."""
+    """The commands that make the parts, by the folder that each leaves in `out`."""
     yield "wheel", ["-m", "pip", "wheel", "--no-deps", "--quiet", ".", "-w", str(out / "wheel")]
     if args.remake:
         for name in TINY:

@@ -2,7 +2,7 @@
 more or less often ("starts"), each trained in several ways ("arms").
 
 ```
-python scripts/starts.py make --out outputs/starts      # make and measure three seeds of each strength
+python scripts/starts.py make --out outputs/starts      # make and measure the starts, three seeds each
 python scripts/starts.py train --out outputs/starts     # train every start by every arm, too
 python scripts/starts.py table --out outputs/starts     # only print what has been measured
 ```
@@ -203,7 +203,7 @@ def make(start: Start, args: argparse.Namespace) -> None:
 
 
 def train(pair: tuple[Start, str], args: argparse.Namespace) -> None:
-    """Train a start by the arm of this name, unless that was done before, and measure the result."""
+    """Train a start by this arm, unless that was done before, and measure the result."""
     start, name = pair
     arm = ARMS[name]
     folder = folder_of(start, name)

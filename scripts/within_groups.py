@@ -12,7 +12,8 @@ answer before any evidence that holds it (`answer_first`), others read first. Ro
 verdict that was probed are left out, since their R_pt is 0 whatever their habit.
 
 A group is the rollouts on one question in one step. Correlations are of distances from the group's
-mean, since advantages are, too. Prints the mean over runs with an interval over seeds (Student's t).
+mean, since advantages are, too. Prints the mean over runs with an interval over seeds (Student's
+t).
 """
 
 import argparse

@@ -1,5 +1,5 @@
-"""A rollout's token ids as chat messages: tokens that the policy sampled are an assistant's message;
-those between are split into messages by the markup of the chat template.
+"""A rollout's token ids as chat messages: tokens that the policy sampled are an assistant's
+message; those between are split into messages by the markup of the chat template.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,7 @@
 """TRL: a reward of this package as a reward function of TRL's trainers.
 
-Nothing that a policy wrote is evidence. In a rollout with a `SearchEnvironment` the evidence is what
-the environment returned; in any other it is what TRL's messages of role `tool` hold.
+Nothing that a policy wrote is evidence. In a rollout with a `SearchEnvironment` the evidence is
+what the environment returned; in any other it is what TRL's messages of role `tool` hold.
 """
 
 import dataclasses
@@ -25,8 +25,8 @@ from ..trajectory import Trajectory
 
 FORGED = "response_forged"
 _FAILED = "{'error': "
-"""The beginning of TRL's tool message for a call that it could not run. The message repeats words of
-the policy, so that it is no evidence.
+"""The beginning of TRL's tool message for a call that it could not run. The message repeats words
+of the policy, so that it is no evidence.
 """
 _log = logging.getLogger(__name__)
 Message = Mapping[str, Any]

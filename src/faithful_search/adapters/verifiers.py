@@ -80,8 +80,8 @@ class FaithfulTask(vf.Task[FaithfulData, vf.State, vf.TaskConfig]):
 
 
 class FaithfulConfig(vf.TasksetConfig):
-    """Which questions, as `load_tasks` takes them ("world", a file, or a dataset of the Hub), and how
-    many of them; all, where `limit` is `None`.
+    """Which questions, as `load_tasks` takes them ("world", a file, or a dataset of the Hub), and
+    how many of them; all, where `limit` is `None`.
     """
 
     questions: str = "world"

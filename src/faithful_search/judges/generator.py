@@ -38,9 +38,10 @@ class GeneratorJudge(Judge, Writer):
     sampled.
 
     The prompt goes through the tokenizer's chat template, without a thought if the template can
-    leave it out. Without a template it is plain text that ends in `Answer:`. Control tokens that are
-    spelled out in the pair are escaped. Of a prompt longer than `window` the middle of the premise
-    is left out, and the verdict's `why` says so. If it is still too long, the judge abstains.
+    leave it out. Without a template it is plain text that ends in `Answer:`. Control tokens that
+    are spelled out in the pair are escaped. Of a prompt longer than `window` the middle of the
+    premise is left out, and the verdict's `why` says so. If it is still too long, the judge
+    abstains.
 
     A half-precision model rounds its logits, so that p takes few values: give `dtype="float32"`
     where p itself matters. The judge can be gamed by text that talks to it ("the answer is 1").
@@ -211,8 +212,8 @@ class GeneratorJudge(Judge, Writer):
         return {name: self._fence.escape(text) for name, text in texts.items()}
 
     def _read(self, task: str, fields: Mapping[str, str]) -> "LabelPrompt":
-        """The prompt filled with these fields, and the tokens of the labels. Raises `ConfigError` if
-        the labels have the same tokens.
+        """The prompt filled with these fields, and the tokens of the labels. Raises `ConfigError`
+        if the labels have the same tokens.
         """
         text = self._text(task, fields)
         tail = text[-_TAIL:]

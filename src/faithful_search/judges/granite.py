@@ -34,8 +34,8 @@ class GraniteJudge(WindowedJudge):
     The model's own chat template shows it a document (the evidence) and an assistant's message (the
     hypothesis), and asks whether the message violates the criterion `groundedness`. So yes means
     *not* grounded. The model writes up to `<score>`, without a thought; p is read off the
-    probabilities of yes and no after that. If it writes no score, the judge abstains. Control tokens
-    and tags in the texts are escaped.
+    probabilities of yes and no after that. If it writes no score, the judge abstains. Control
+    tokens and tags in the texts are escaped.
 
     A half-precision model rounds its logits, so that p takes few values: give `dtype="float32"`
     where p itself matters. The model is made for answers, not for thoughts, and does not read the
@@ -125,7 +125,7 @@ class GraniteJudge(WindowedJudge):
         return readings
 
     def _spellings(self, word: str) -> list[list[int]]:
-        """The tokens of a word with a blank before it, and of the word without it if they differ."""
+        """The tokens of a word with a blank before it, and without one if they differ."""
         spellings: list[list[int]] = []
         for text in (f" {word}", word):
             ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -129,7 +129,7 @@ def _probability(label: str, logprobs: Mapping[str, float]) -> float:
 
 
 def labels_of(text: str, count: int) -> tuple[bool, ...] | None:
-    """The labels of `count` claims; `None` unless the text has exactly one line for each (`2: 0`)."""
+    """The labels of `count` claims; `None` unless the text is one line for each (`2: 0`)."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(lines) != count:
         return None
@@ -167,8 +167,8 @@ _TOO_LONG = re.compile(r"context|too (?:long|large|many)|maximum|exceed")
 
 
 class ReplyForm(NamedTuple):
-    """A way to ask for a label: with so many log-probs at each token, and with `choice` so that only
-    the two labels can be sampled.
+    """A way to ask for a label: with so many log-probs at each token, and with `choice` so that
+    only the two labels can be sampled.
     """
 
     top_logprobs: int = 0
@@ -217,7 +217,8 @@ RICHEST = ReplyForm(20, True)
 
 @dataclass
 class Ladder:
-    """The richest form that the server has not refused so far. It is shared by concurrent questions.
+    """The richest form that the server has not refused so far. It is shared by concurrent
+    questions.
 
     `settled`: the server has answered a question in this form, so that the form stays.
     """
@@ -226,7 +227,7 @@ class Ladder:
     settled: bool = False
 
     def step_down(self, form: ReplyForm, error: Unanswered) -> bool:
-        """Take the next form if `form` was refused. Returns whether to ask again in another form."""
+        """Take the next form if `form` was refused. Returns whether to ask again."""
         if form != self.current:
             return True  # a concurrent question has stepped down already
         if self.settled or not form.refused(error):

@@ -16,21 +16,22 @@ from ..text import FUNCTION_WORDS
 from .base import Judge, Pair, Task, Verdict
 
 THRESHOLDS: Mapping[Task, float] = {"info_think": 0.5, "think_search": 0.5}
-"""The smallest p at which a pair is supported, by task. It is lower where the hypothesis is a thought
-or a query, which also say what is still to be found.
+"""The smallest p at which a pair is supported, by task. It is lower where the hypothesis is a
+thought or a query, which also say what is still to be found.
 """
 SUPPORTED = 0.75
 """The smallest p at which a pair is supported in all other tasks."""
 QUESTION_WEIGHTS: Mapping[Task, float] = {"support": 0.5, "info_think": 0.0}
-"""The factor on the weight of a word that the question holds, too, by task; 1 in all other tasks."""
+"""The factor on the weight of a word that the question holds, too, by task; 1 in all other tasks.
+"""
 NAME_WEIGHT = 2.0
 """The weight of names and numbers; other words have the weight 1."""
 _BEGINNING = 6
 """Words that are neither names nor numbers are compared by so many letters."""
 _FEW = 8
 _SHORTEST = 3
-"""At most `_FEW` words, of at least `_SHORTEST` letters each, are searched for in the premise one by
-one, which is much faster than to split a long premise into words.
+"""At most `_FEW` words, of at least `_SHORTEST` letters each, are searched for in the premise one
+by one, which is much faster than to split a long premise into words.
 """
 
 _UNSPACED = re.compile(f"[{UNSPACED}]")
@@ -62,8 +63,8 @@ _EMPTY = FUNCTION_WORDS.union(
 
 
 class _ScriptPatterns:
-    """The patterns of a script: for a word (`word`), a word with a capital (`capitalised`), and such
-    a word where a text (`first`) or a sentence (`initial`) begins.
+    """The patterns of a script: for a word (`word`), a word with a capital (`capitalised`), and
+    such a word where a text (`first`) or a sentence (`initial`) begins.
     """
 
     def __init__(self, letter: str, capital: str, unspaced: str = "") -> None:
@@ -113,8 +114,8 @@ class GroundingJudge(Judge):
 
     Limits: words are compared, not meaning. A claim that uses the words of the evidence to say
     something else is supported, a paraphrase is not. Scripts written without blanks (Chinese,
-    Japanese, Thai, …) are compared by pairs of characters, which overlap more by chance, and have no
-    capitals. Between languages only names and numbers can be shared.
+    Japanese, Thai, …) are compared by pairs of characters, which overlap more by chance, and have
+    no capitals. Between languages only names and numbers can be shared.
 
     Args:
         threshold: the smallest p at which a pair is supported, in all tasks. `None` takes 0.5 where
@@ -350,8 +351,8 @@ def _missing(claimed: Mapping[str, Word], premise: str) -> list[str]:
 
 
 def _holds(folded: str, key: str, word: Word) -> bool:
-    """Whether a word stands in a text of the plain script. The same as looking it up in `_words_of`,
-    without splitting the text into words.
+    """Whether a word stands in a text of the plain script. The same as looking it up in
+    `_words_of`, without splitting the text into words.
     """
     if _stands(folded, key, whole_word=True) or _stands(folded, key + "s", whole_word=True):
         return True

@@ -53,8 +53,8 @@ class NLIJudge(ReadoutJudge):
 
     @classmethod
     def from_pretrained(cls, model: str, *, revision: str | None = None, **knobs: Any) -> Self:
-        """The judge with the model of a Hub id or a directory. The `judge.json` of a distilled model
-        sets what `knobs` leave open.
+        """The judge with the model of a Hub id or a directory. The `judge.json` of a distilled
+        model sets what `knobs` leave open.
 
         `knobs` are those of `WindowedJudge.from_pretrained`. Raises `ConfigError` when the model
         cannot be opened, is of neither kind, or was distilled as a judge of another kind.
@@ -101,14 +101,15 @@ class NLIJudge(ReadoutJudge):
                 return number_of[name]
         labels = ", ".join(map(repr, config.id2label.values()))
         raise ConfigError(
-            f"{self.name} has no label {candidates[0]!r}; its labels are {labels}: name the one that "
-            "means support as `label`, or take a model of entailment"
+            f"{self.name} has no label {candidates[0]!r}; its labels are {labels}: name the one "
+            "that means support as `label`, or take a model of entailment"
         )
 
 
 def open_entailment(model: str, **loading: Any) -> tuple[Any, Any]:
     """A sequence classifier or a seq2seq model, and its tokenizer. `loading` is as of
-    `WindowedJudge.open_network`. Raises `ConfigError` when the model cannot be opened or is neither.
+    `WindowedJudge.open_network`. Raises `ConfigError` when the model cannot be opened or is
+    neither.
     """
     writes_labels = is_seq2seq(architecture_of(model, **loading))
     auto = AutoModelForSeq2SeqLM if writes_labels else AutoModelForSequenceClassification
@@ -149,20 +150,22 @@ def _classified(model: Any, label: int, exclusive: bool, batch: Any) -> torch.Te
 
 
 def _written(model: Any, start: list[int], yes: int, no: int, batch: Any) -> torch.Tensor:
-    """p of the token `yes` against `no` after the decoder's tokens `start`, for each row of a batch."""
+    """p of the token `yes` against `no` after the decoder's tokens `start`, for each row of a
+    batch.
+    """
     decoder_ids = torch.tensor([start] * len(batch["input_ids"]), device=model.device)
     logits = model(**batch, decoder_input_ids=decoder_ids).logits[:, -1].float()
     return (logits[:, yes] - logits[:, no]).sigmoid()
 
 
 def is_seq2seq(architecture: Architecture) -> bool:
-    """Whether the model is a seq2seq model, else a sequence classifier. Raises `ConfigError` when it
-    is neither.
+    """Whether the model is a seq2seq model, else a sequence classifier. Raises `ConfigError` when
+    it is neither.
     """
     if architecture.family not in ("classifier", "seq2seq"):
         raise ConfigError(
             f"{architecture.source!r} is neither a sequence classifier nor a seq2seq model (its "
-            f"architecture: {architecture.classes}); a causal LM judges with the judge 'generator', "
-            "an encoder with 'embedding'"
+            f"architecture: {architecture.classes}); a causal LM judges with the judge "
+            "'generator', an encoder with 'embedding'"
         )
     return architecture.family == "seq2seq"

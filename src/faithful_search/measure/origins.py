@@ -32,7 +32,8 @@ _WORDS = 3
 
 @dataclass(frozen=True)
 class Decorated(Reward):
-    """The share of calls that decorate: nothing later depends on what they returned. Lower is better.
+    """The share of calls that decorate: nothing later depends on what they returned. Lower is
+    better.
 
     ```
     calls:        |{calls that decorate}| / |{calls that can be classified}|
@@ -148,8 +149,8 @@ def _texts_of(turn: Turn) -> list[str]:
 
 
 def _can_be_traced(trajectory: Trajectory) -> bool:
-    """Whether the answer would be recognised in evidence: it names something, and is neither yes nor
-    no nor part of the question.
+    """Whether the answer would be recognised in evidence: it names something, and is neither yes
+    nor no nor part of the question.
     """
     answer = short_answer(trajectory)
     if names_nothing(trajectory) or normalize(answer) in ("yes", "no"):
@@ -182,7 +183,7 @@ class QueryProvenance(Reward):
     agent's own words (`source`).
 
     ```
-    share(s) = mean over the calls that name something of |{its names that stood first in s}| / |{its names}|
+    share(s) = mean over the calls that name something of |{names first seen in s}| / |{names}|
     ```
 
     The three shares of a trajectory sum to 1. The measure follows LiveBrowseComp (arXiv
@@ -194,8 +195,8 @@ class QueryProvenance(Reward):
     content words count as names. Words are compared whole, without case, accents and a final s.
 
     The source of a word is the place where it stood first: a name that a thought brings up remains
-    the agent's own, even if evidence confirms it later. A call does not know the results of calls in
-    the same turn.
+    the agent's own, even if evidence confirms it later. A call does not know the results of calls
+    in the same turn.
 
     There is no value without the question, or without a call that names something. `parts` holds
     the words by source. Words are compared, not their meaning: if a query has no name, a synonym of

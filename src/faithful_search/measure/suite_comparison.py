@@ -105,8 +105,8 @@ class SuiteComparison(msgspec.Struct, frozen=True):
         return "\n\n".join([aligned(self.table()), "\n".join(map(as_line, self.legend()))])
 
     def _paired(self) -> list[str]:
-        """For each later side a sentence with the number of questions that it shares with the first,
-        by set.
+        """For each later side a sentence with the number of questions that it shares with the
+        first, by set.
         """
         first_name, *later_names = self.names
         sentences = []

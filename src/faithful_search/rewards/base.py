@@ -71,8 +71,8 @@ class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         asks: the question that the result answers, in plain English.
         direction: 1 where more is better, -1 where less is, 0 where it is neither good nor bad.
-        good: what is true of the share that is good, for sentences ("in 80%, …"); empty for results
-            that no sentence names.
+        good: what is true of the share that is good, for sentences ("in 80%, …"); empty for
+            results that no sentence names.
         clean: the reason that is shown for a score without a reason of its own, to which the reward
             has no objection.
     """
@@ -180,8 +180,8 @@ class Reward(ABC):
         return self.range
 
     def bind(self, **resources: Any) -> Self:
-        """A copy with these resources (`policy=…`) in the fields of the same names, here and in the
-        rewards within it. A reward without such a field does not get the resource.
+        """A copy with these resources (`policy=…`) in the fields of the same names, here and in
+        the rewards within it. A reward without such a field does not get the resource.
 
         Rewards are values, so this one stays as it is: a run's configuration records it without a
         policy.
@@ -246,8 +246,8 @@ class JudgedReward(BatchReward):
     """The share of a trajectory's pairs that the judge upholds. Subclasses say which pairs there
     are.
 
-    The value is the mean of the labels. A trajectory without pairs has no value, and neither has one
-    with a pair that the judge abstained from. The judge is asked once for each batch.
+    The value is the mean of the labels. A trajectory without pairs has no value, and neither has
+    one with a pair that the judge abstained from. The judge is asked once for each batch.
     `parts["pairs"]` has the step, p, label and reason of each pair (and `settled` where a rule gave
     the verdict), `parts["judge"]` the name of the judge with the version of its prompt.
 

@@ -34,7 +34,8 @@ PROBES = "probes"  # the part of a score that has what the policy was asked, see
 
 @dataclass(frozen=True)
 class EvidenceSensitivity(PolicyReward):
-    """R_pt: how far p(yes) moves, in the right direction, when the evidence of a verdict is replaced.
+    """R_pt: how far p(yes) moves, in the right direction, when the evidence of a verdict is
+    replaced.
 
     ```
     R_pt^t = s_t (q' - q)        q = p(yes | real response), q' = p(yes | perturbed response)
@@ -56,8 +57,8 @@ class EvidenceSensitivity(PolicyReward):
     Unrelated texts come from `snippets`, or else from the evidence that other questions of the
     batch returned. Texts that share a content word with this question or query are not used. With
     few questions in a batch, give `snippets` (`corpus_snippets`). Lures are written by `writer` (an
-    LLM in the paper). Without one, a lure is a sentence that gives a name from the passages, or from
-    the batch, as the answer to the query.
+    LLM in the paper). Without one, a lure is a sentence that gives a name from the passages, or
+    from the batch, as the answer to the query.
 
     At B = 0 the value is 0.0 with `parts["applies"]` False. `parts["raw"]` is the value before it
     was centred. `parts["steps"]` has q and q' of each probe, and where the new text comes from:
@@ -417,8 +418,8 @@ class _Draft:
 
 
 def _probes(transcript: Transcript, drafts: Sequence[_Draft]) -> "list[Probe]":
-    """The drafts of one trajectory as token ids: the context of each verdict, as it was and with the
-    response replaced.
+    """The drafts of one trajectory as token ids: the context of each verdict, as it was and with
+    the response replaced.
     """
     tokens = transcript.tokens
     steps = transcript.trajectory.steps

@@ -25,8 +25,8 @@ TRIES = 64
 short together.
 """
 MOST_TIMES_AS_LONG = 2
-"""A lure may be so many times as long as the text that it replaces. A longer one would be recognised
-by its length.
+"""A lure may be so many times as long as the text that it replaces. A longer one would be
+recognised by its length.
 """
 FOIL_TRIES = 4
 """The number of foils that are drawn for one replacement, of which the best in length is used."""
@@ -148,8 +148,8 @@ def _donors_of_one(question: str, steps: Sequence[Step]) -> Iterator[Donor]:
 
 
 def known_texts(steps: Sequence[Step]) -> list[frozenset[str]]:
-    """For each step the texts of its passages that the agent knows from before in another form: as a
-    snippet of a page, as the page of a snippet, or as a quotation in its own thoughts.
+    """For each step the texts of its passages that the agent knows from before in another form: as
+    a snippet of a page, as the page of a snippet, or as a quotation in its own thoughts.
 
     If such a text were replaced, the agent could notice it from what it remembers, whether or not
     it reads. A text that only stood in an earlier response in the same form is none of them, since
@@ -190,9 +190,9 @@ def _overlap(text: str, another: str) -> bool:
 def exchanged_before(
     steps: Sequence[Step], evidence: Sequence[Evidence]
 ) -> dict[int, list[Evidence]]:
-    """The evidence of earlier responses, by the index of their step, if that of the last one becomes
-    this `evidence`: each text that is replaced there is replaced in them, too. Responses without
-    such a text are left out.
+    """The evidence of earlier responses, by the index of their step, if that of the last one
+    becomes this `evidence`: each text that is replaced there is replaced in them, too. Responses
+    without such a text are left out.
     """
     new_texts = {
         passage.text: replaced.text

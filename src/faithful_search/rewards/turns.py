@@ -89,7 +89,8 @@ def call_words(call: ToolCall) -> str:
     empty. A call without arguments is returned as it was written.
 
     Example:
-        >>> print(call_words(ToolCall("search", {"query": "Mount Aso", "top_k": 3, "site": "a.org"})))
+        >>> call = ToolCall("search", {"query": "Mount Aso", "top_k": 3, "site": "a.org"})
+        >>> print(call_words(call))
         Mount Aso
         {"site": "a.org"}
     """

@@ -47,8 +47,8 @@ class WorldRubric(Reward):
 
     Of an answer in a box or another form, only what stands in it counts. In a changed world the
     facts of that world count. A question that is not of the bundled world has no value.
-    `parts["error"]` names the error, and `why` explains it in the words of `EXPLANATIONS`. Ours: the
-    policy learns to score itself from this reward, and is compared with it while it trains.
+    `parts["error"]` names the error, and `why` explains it in the words of `EXPLANATIONS`. Ours:
+    the policy learns to score itself from this reward, and is compared with it while it trains.
 
     How to hack it: search until the fact is there by chance, whatever the queries say.
     """

@@ -169,7 +169,7 @@ class Episode:
         return None
 
     def _force_answer(self, step: Step) -> bool:
-        """Open an answer for an agent whose turns are used up. Returns whether that was possible."""
+        """Open an answer for an agent whose turns are used up, if possible; returns whether."""
         opening = self.chat.answer_opening
         may_force = self.limits.force_answer and not self.forced_opening and self._answer is None
         if not may_force or not opening:
@@ -252,8 +252,8 @@ class Episode:
         return msgspec.structs.replace(step, spans=spans, issues=issues)
 
     def _repaired(self, step: Step, text: str) -> Step:
-        """The step with its call, where this is in broken JSON that can be repaired in one way only.
-        The issues stay.
+        """The step with its call, where this is in broken JSON that can be repaired in one way
+        only. The issues stay.
         """
         call_issues = {issue.kind for issue in step.issues if issue.kind.startswith("call_")}
         if call_issues != {"call_json"} or step.call is not None or step.answer is not None:
@@ -262,8 +262,8 @@ class Episode:
         return msgspec.structs.replace(step, call=call)
 
     def _turn_text(self, completion: Completion) -> str:
-        """The text of the turn: with what the template or the environment opened for it, and without
-        the template's end of turn.
+        """The text of the turn: with what the template or the environment opened for it, and
+        without the template's end of turn.
         """
         ids = completion.ids
         # The end is the EOS token, or all tokens of the template's end of turn.
@@ -290,7 +290,8 @@ class Episode:
         return msgspec.structs.replace(step, spans={**step.spans, "response": response})
 
     def _append_response(self, text: str, opened: str = "") -> bool:
-        """Append the environment's response, and after it the opening of a forced answer (`opened`).
+        """Append the environment's response, and after it the opening of a forced answer
+        (`opened`).
 
         Returns whether they fit. If no token would be left after them, nothing is appended. In the
         text, the opening is the beginning of the next turn.

@@ -40,8 +40,8 @@ FAILED = "failed"
 
 
 class ServedAgent:
-    """Runs a served chat model with tools. `run` is as `Engine.run`, and must not be called inside a
-    running event loop.
+    """Runs a served chat model with tools. `run` is as `Engine.run`, and must not be called inside
+    a running event loop.
 
     Requests are retried after transient failures. An episode whose request still gets no reply ends
     as `FAILED` with its steps so far. It says nothing about the agent, so `on_end` is not called
@@ -129,8 +129,8 @@ class ServedAgent:
         """As `Engine.run`. A task that is given several times is sampled with another seed each
         time.
 
-        Raises `JudgeError` when no request can succeed: a wrong key, an unknown model, a server that
-        is not there.
+        Raises `JudgeError` when no request can succeed: a wrong key, an unknown model, a server
+        that is not there.
         """
         # Each task under the id of its episode
         tasks = [msgspec.structs.replace(task, id=id) for task, id, _ in copies(tasks)]

@@ -144,8 +144,8 @@ class SearchPPOTrainer(SearchGRPOTrainer):
         written: torch.Tensor,
         **kwargs: Any,
     ) -> Any:
-        """TRL's columns, and as a further one the value of the state before each token; `None` for a
-        reference model, which has none.
+        """TRL's columns, and as a further one the value of the state before each token; `None` for
+        a reference model, which has none.
         """
         self._values = []
         columns = super()._forward(
@@ -246,7 +246,7 @@ class SearchPPOTrainer(SearchGRPOTrainer):
 
 @dataclass(eq=False)
 class ValueWeights(TrainerCallback):
-    """Saves the value in checkpoints of adapters. In other checkpoints it is a part of the policy."""
+    """Saves the value in checkpoints of adapters; in others it is a part of the policy."""
 
     trainer: SearchPPOTrainer
 

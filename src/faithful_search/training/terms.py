@@ -103,8 +103,8 @@ def _queries(probes: Sequence[Sequence[Probe]]) -> list[_ChoiceQuery]:
 def _groups(
     queries: Sequence[_ChoiceQuery], states: Sequence[States], at_once: int
 ) -> list[list[int]]:
-    """The numbers of the queries of each forward pass, at most `at_once`. Queries with about as many
-    unread tokens go together, since padding is computed, too.
+    """The numbers of the queries of each forward pass, at most `at_once`. Queries with about as
+    many unread tokens go together, since padding is computed, too.
     """
     unread = [
         len(query.context) - len(state.ids) for query, state in zip(queries, states, strict=True)
@@ -148,7 +148,7 @@ def llds(
     lost.
 
     ```
-    LLDS = Σ_actions [Σ_t (log π_old - log π) > 0] · Σ_t max(0, log π_old - log π)  /  sampled tokens of the batch
+    LLDS = Σ_actions [Σ_t (log π_old - log π) > 0] · Σ_t max(0, log π_old - log π)  /  sampled tokens
     ```
 
     An action is the tokens that the policy sampled in one turn. The sum is over actions whose

@@ -108,8 +108,8 @@ class UpdateTrainer(GRPOTrainer):
         return output
 
     def _estimated(self, rollouts: RolloutBatch, output: dict[str, Any]) -> dict[str, Any]:
-        """The columns that the estimator makes of the scores: `advantages`, and others that the loss
-        reads.
+        """The columns that the estimator makes of the scores: `advantages`, and others that the
+        loss reads.
         """
         name = self.args.advantages
         estimator = ESTIMATORS.get(name)

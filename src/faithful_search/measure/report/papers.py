@@ -80,8 +80,8 @@ class PaperTable(msgspec.Struct, frozen=True):
     notes: list[str] = []
 
     def best(self, place: int) -> float | None:
-        """The best of our own values in a column. `None` if neither direction is better, or if there
-        are no two different values.
+        """The best of our own values in a column. `None` if neither direction is better, or if
+        there are no two different values.
         """
         cells = [line.cells[place].value for line in self.lines if not line.theirs]
         values = [value for value in cells if value is not None]
