@@ -1,10 +1,10 @@
 """Build the bundled world: passages, triples, names and multi-hop questions from the tables in
-``scripts/world``.
+`scripts/world`.
 
-Every entity hangs on exactly one country, and every country belongs to one split, so chains of
-different splits share no fact. ``test2`` is a second draw from the test split's facts: no chain of
-the first is asked again, and facts that the first asks for come last. The build reads only
-committed tables and seeded generators, and writes the same bytes on every run.
+Every entity belongs to exactly one country, and every country to one split, so that questions of
+different splits share no fact. `test2` is a second draw from the facts of the test split. It asks
+no chain of facts that `test` asks, and prefers chains of facts that `test` does not need. The build
+reads only committed tables and seeded generators, and writes the same bytes on every run.
 
     python scripts/build_world.py           # write the data files
     python scripts/build_world.py --check   # exit 1 when the committed files differ
@@ -13,13 +13,14 @@ committed tables and seeded generators, and writes the same bytes on every run.
 import argparse
 import csv
 import gzip
+import itertools
 import json
 import random
 import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 TABLES = Path(__file__).resolve().parent / "world"
@@ -29,11 +30,11 @@ SPLITS = ("train", "validation", "test")
 QUESTIONS = {"train": 3000, "validation": 300, "test": 600}
 SECOND_TEST, SECOND_SEED = "test2", 20261129
 HOP_SHARE = {1: 0.30, 2: 0.45, 3: 0.25}
+"""The share of questions by their number of hops."""
 ANSWER_SHARE = 0.06
+"""The largest share of a split's questions that may have the same answer."""
 ONE_STORE_SHARE = 0.2
-
-# relation -> (store, type of its object); "both" relations lose one of the stores for some of their
-# facts
+"""The share of the facts of a "both" relation that are stated in one store only."""
 RELATIONS = {
     "director": ("passage", "director"),
     "lead actor": ("both", "actor"),
@@ -52,7 +53,9 @@ RELATIONS = {
     "category": ("both", "category"),
     "discovery year": ("kg", "year"),
 }
-# the relation through which an entity of each table reaches its country
+"""By relation, where its facts are stated (in a passage, in the knowledge graph, in both), and the
+type of its objects.
+"""
 PARENT = {
     "film": "director",
     "director": "birth country",
@@ -63,6 +66,7 @@ PARENT = {
     "element": "discoverer",
     "discoverer": "birth country",
 }
+"""By type of entity, the relation that leads it towards its country."""
 TABLE_FILES = {
     "country": "countries.csv",
     "film": "films.csv",
@@ -76,10 +80,22 @@ TABLE_FILES = {
 }
 
 
+Chain = list["Fact"]
+"""Facts of which each is about the object of the one before."""
+Tables = dict[str, list[dict[str, str]]]
+"""The rows of each table, by the type of their entities."""
+
+
 @dataclass(frozen=True)
 class Fact:
-    """One triple of the world, with the split it belongs to and the ids of the places that state
-    it.
+    """A fact of the world.
+
+    Attributes:
+        subject, relation, object: the triple.
+        key: `TYPE.RELATION`, under which the phrasings of the fact stand.
+        split: the split whose questions may ask for it.
+        passage: the id of the passage that states it, if one does.
+        triple: its id in the knowledge graph, if it is there.
     """
 
     subject: str
@@ -92,6 +108,7 @@ class Fact:
 
     @property
     def evidence(self) -> list[str]:
+        """The ids of the places that state it."""
         return [place for place in (self.passage, self.triple) if place]
 
     def link(self) -> dict[str, str | None]:
@@ -112,25 +129,28 @@ def build() -> dict[str, bytes]:
     facts = place_facts(list(raw_facts(tables, types)), rng)
     passages = write_passages(facts, phrasing["passages"], rng)
     triples = [triple_row(fact) for fact in facts if fact.triple]
+    names = json.dumps(types, ensure_ascii=False, indent=0, sort_keys=True) + "\n"
+    questions: dict[str, list[tuple[Chain, str]]] = {}
+    facts_of_split: dict[str, list[Fact]] = {}
+    for split in SPLITS:
+        facts_of_split[split] = [fact for fact in facts if fact.split == split]
+        questions[split] = write_questions(QUESTIONS[split], facts_of_split[split], phrasing, rng)
+    questions[SECOND_TEST] = write_questions(
+        QUESTIONS["test"],
+        facts_of_split["test"],
+        phrasing,
+        random.Random(SECOND_SEED),
+        before=questions["test"],
+    )
     files = {
-        "names.json": (
-            json.dumps(types, ensure_ascii=False, indent=0, sort_keys=True) + "\n"
-        ).encode(),
+        "names.json": names.encode(),
         "passages.jsonl.gz": pack(passages),
         "triples.jsonl.gz": pack(triples),
     }
-    counters: Counter[int] = Counter()
-    for split in SPLITS:
-        chosen = [fact for fact in facts if fact.split == split]
-        questions = write_questions(QUESTIONS[split], chosen, phrasing, rng)
-        files[f"{split}.jsonl.gz"] = pack(
-            question_row(*question, split, counters) for question in questions
-        )
-    second_rng = random.Random(SECOND_SEED)
-    again = write_questions(QUESTIONS["test"], chosen, phrasing, second_rng, before=questions)
-    files[f"{SECOND_TEST}.jsonl.gz"] = pack(
-        question_row(*question, SECOND_TEST, counters) for question in again
-    )
+    numbers: Counter[int] = Counter()  # the last number of a question, by its hops
+    for split, questions_of_split in questions.items():
+        rows = [question_row(chain, text, split, numbers) for chain, text in questions_of_split]
+        files[f"{split}.jsonl.gz"] = pack(rows)
     return files
 
 
@@ -138,13 +158,13 @@ def build() -> dict[str, bytes]:
 
 
 def read_table(name: str) -> list[dict[str, str]]:
-    """The rows of one table, each with the name of its entity under its first column."""
+    """The rows of a table; the first column has the name of the entity."""
     with (TABLES / name).open(encoding="utf-8", newline="") as handle:
         return list(csv.DictReader(handle))
 
 
-def name_types(tables: dict[str, list[dict[str, str]]]) -> dict[str, str]:
-    """The one type of every name; a capital that is also listed as a city is a capital."""
+def name_types(tables: Tables) -> dict[str, str]:
+    """The type of each name. A capital that is also listed as a city is a capital."""
     types: dict[str, str] = {}
     for row in tables["country"]:
         claim(types, row["capital"], "capital")
@@ -161,65 +181,70 @@ def name_types(tables: dict[str, list[dict[str, str]]]) -> dict[str, str]:
 
 
 def claim(types: dict[str, str], name: str, kind: str) -> None:
-    """Give ``name`` the type ``kind``, which no other type may hold."""
+    """Give a name this type. Raises `ValueError` if it has another one."""
     if name and types.setdefault(name, kind) != kind:
         raise ValueError(f"{name!r} is both {types[name]} and {kind}")
 
 
 def check_names(types: dict[str, str]) -> None:
-    """Refuse a name with unusual characters or one that occurs, word for word, inside another
-    name.
+    """Raise `ValueError` for a name with unusual characters, and for one whose words occur inside
+    another name.
     """
-    words = {name: tuple(re.findall(r"\w+", name.lower())) for name in types}
-    by_word: dict[str, list[str]] = defaultdict(list)
-    for name, parts in words.items():
+    words_of = {name: re.findall(r"\w+", name.lower()) for name in types}
+    names_with: dict[str, list[str]] = defaultdict(list)
+    for name, words in words_of.items():
         if not re.fullmatch(r"[\w '.-]+", name):
             raise ValueError(f"unusual character in {name!r}")
-        for word in sorted(set(parts)):
-            by_word[word].append(name)
-    for name, parts in words.items():
-        for other in by_word[parts[0]]:
-            if other != name and f" {' '.join(parts)} " in f" {' '.join(words[other])} ":
-                raise ValueError(f"{name!r} occurs in {other!r}")
+        for word in sorted(set(words)):
+            names_with[word].append(name)
+    for name, words in words_of.items():
+        for longer in names_with[words[0]]:
+            if longer != name and f" {' '.join(words)} " in f" {' '.join(words_of[longer])} ":
+                raise ValueError(f"{name!r} occurs in {longer!r}")
 
 
 def check_phrasing(types: dict[str, str], phrasing: dict[str, dict[str, list[str]]]) -> None:
-    """Refuse a template that holds a name of its own, which would read as an entity."""
-    name = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, types))})(?!\w)")
-    for templates in phrasing.values():
-        for template in (text for texts in templates.values() for text in texts):
-            if found := name.search(template):
-                raise ValueError(f"{found[0]!r} occurs in the template {template!r}")
-
-
-def raw_facts(tables: dict[str, list[dict[str, str]]], types: dict[str, str]) -> Iterator[Fact]:
-    """Every cell of the tables as a fact; ``key`` names the phrasing of its relation for its
-    subject's type.
+    """Raise `ValueError` for a template that holds the name of an entity, which its reader would
+    take for a statement about it.
     """
+    any_name = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, types))})(?!\w)")
+    for templates in phrasing.values():
+        for template in itertools.chain.from_iterable(templates.values()):
+            name = any_name.search(template)
+            if name is not None:
+                raise ValueError(f"{name[0]!r} occurs in the template {template!r}")
+
+
+def raw_facts(tables: Tables, types: dict[str, str]) -> Iterator[Fact]:
+    """Every cell of the tables as a fact that is not placed yet."""
     splits = entity_splits(tables)
     for kind, rows in tables.items():
         for row in rows:
             subject = row[kind]
+            split = splits[kind, subject]
             for relation, name in row.items():
-                if relation in RELATIONS and relation != kind and name:
-                    parent_split = splits.get((RELATIONS[relation][1], name), splits[kind, subject])
-                    if parent_split != splits[kind, subject]:
-                        raise ValueError(f"{subject!r} and {name!r} lie in different splits")
-                    source = types[subject] if relation == "country" else kind
-                    yield Fact(
-                        subject, relation, name, f"{source}.{relation}", splits[kind, subject]
-                    )
+                if relation not in RELATIONS or relation == kind or not name:
+                    continue
+                _, kind_of_object = RELATIONS[relation]
+                if splits.get((kind_of_object, name), split) != split:
+                    raise ValueError(f"{subject!r} and {name!r} lie in different splits")
+                # A capital is in the table of cities, but is asked about as a capital
+                kind_of_subject = types[subject] if relation == "country" else kind
+                yield Fact(subject, relation, name, f"{kind_of_subject}.{relation}", split)
 
 
-def entity_splits(tables: dict[str, list[dict[str, str]]]) -> dict[tuple[str, str], str]:
-    """The split of every entity, inherited along its path to a country."""
-    parents = {(kind, row[kind]): row[PARENT[kind]] for kind in PARENT for row in tables[kind]}
+def entity_splits(tables: Tables) -> dict[tuple[str, str], str]:
+    """The split of every entity, by its type and name: that of its country."""
+    parents: dict[tuple[str, str], str] = {}
+    for kind, relation in PARENT.items():
+        for row in tables[kind]:
+            parents[kind, row[kind]] = row[relation]
     splits = {("country", row["country"]): row["split"] for row in tables["country"]}
 
     def resolve(kind: str, name: str) -> str:
         if (kind, name) not in splits:
-            relation = PARENT[kind]
-            splits[kind, name] = resolve(RELATIONS[relation][1], parents[kind, name])
+            _, kind_of_parent = RELATIONS[PARENT[kind]]
+            splits[kind, name] = resolve(kind_of_parent, parents[kind, name])
         return splits[kind, name]
 
     for kind, name in parents:
@@ -228,25 +253,25 @@ def entity_splits(tables: dict[str, list[dict[str, str]]]) -> dict[tuple[str, st
 
 
 def place_facts(facts: list[Fact], rng: random.Random) -> list[Fact]:
-    """Give each fact its places: a passage, a triple or both."""
-    stores = [draw_store(fact, rng) for fact in facts]
-    passage_ids = (f"W{number:04d}" for number in range(1, len(facts) + 1))
-    triple_ids = (f"T{number:04d}" for number in range(1, len(facts) + 1))
-    return [
-        Fact(
-            **{
-                field: getattr(fact, field)
-                for field in ("subject", "relation", "object", "key", "split")
-            },
-            passage=next(passage_ids) if store != "kg" else None,
-            triple=next(triple_ids) if store != "passage" else None,
-        )
-        for fact, store in zip(facts, stores, strict=True)
-    ]
+    """The facts with the ids of a passage, a triple or both."""
+    placed = []
+    passages = 0
+    triples = 0
+    for fact in facts:
+        store = draw_store(fact, rng)
+        passage = triple = None
+        if store != "kg":
+            passages += 1
+            passage = f"W{passages:04d}"
+        if store != "passage":
+            triples += 1
+            triple = f"T{triples:04d}"
+        placed.append(replace(fact, passage=passage, triple=triple))
+    return placed
 
 
 def draw_store(fact: Fact, rng: random.Random) -> str:
-    """The relation's own store; a "both" fact sometimes lives in only one of the two."""
+    """The relation's store; a fact of a "both" relation is sometimes stated in one of them only."""
     store = RELATIONS[fact.relation][0]
     if store == "both" and rng.random() < ONE_STORE_SHARE:
         return rng.choice(("passage", "kg"))
@@ -259,31 +284,31 @@ def draw_store(fact: Fact, rng: random.Random) -> str:
 def write_passages(
     facts: list[Fact], templates: dict[str, list[str]], rng: random.Random
 ) -> list[dict]:
-    """One passage for each fact that lives in a passage."""
+    """A passage for each fact that is stated in one."""
     rows = []
     for fact in facts:
-        if fact.passage:
-            text = say(rng.choice(templates[phrase_key(fact.key)]), fact.subject, fact.object)
-            stated = [[fact.subject, fact.relation, fact.object]]
-            rows.append(
-                {
-                    "id": fact.passage,
-                    "title": fact.subject,
-                    "text": text,
-                    "facts": stated,
-                    "split": fact.split,
-                }
-            )
+        if fact.passage is None:
+            continue
+        template = rng.choice(templates[passage_key(fact.key)])
+        rows.append(
+            {
+                "id": fact.passage,
+                "title": fact.subject,
+                "text": filled(template, fact.subject, fact.object),
+                "facts": [[fact.subject, fact.relation, fact.object]],
+                "split": fact.split,
+            }
+        )
     return rows
 
 
-def phrase_key(key: str) -> str:
-    """Capitals are written about like other cities, save in questions that name their type."""
+def passage_key(key: str) -> str:
+    """The key of a fact's phrasings in passages, which are about capitals as about other cities."""
     return "city.country" if key == "capital.country" else key
 
 
-def say(template: str, subject: str, value: str = "") -> str:
-    """Fill a template with a subject and, where it has a place for one, a value."""
+def filled(template: str, subject: str, value: str = "") -> str:
+    """A template with its subject and, where it has a place for one, its value."""
     return template.replace("{s}", subject).replace("{o}", value)
 
 
@@ -300,88 +325,90 @@ def write_questions(
     facts: list[Fact],
     phrasing: dict,
     rng: random.Random,
-    before: Iterable[tuple[list[Fact], str]] = (),
-) -> list[tuple[list[Fact], str]]:
-    """A balanced set of chains of these facts, each with its question.
+    before: Iterable[tuple[Chain, str]] = (),
+) -> list[tuple[Chain, str]]:
+    """A set of `total` chains of these facts, each with its question, balanced by hops, answers and
+    shapes.
 
-    No chain of the questions `before` is asked again. Those with the fewest of their facts come
+    No chain of the questions `before` is asked again, and chains with few of their facts come
     first.
     """
     asked_chains = {tuple(chain) for chain, _ in before}
-    asked_facts = {fact for chain in asked_chains for fact in chain}
-    outgoing: dict[str, list[Fact]] = defaultdict(list)
+    asked_facts = set(itertools.chain.from_iterable(asked_chains))
+    facts_about: dict[str, list[Fact]] = defaultdict(list)
     for fact in facts:
-        outgoing[fact.subject].append(fact)
-    limit = int(ANSWER_SHARE * total)
+        facts_about[fact.subject].append(fact)
+    most_of_answer = int(ANSWER_SHARE * total)
     answers: Counter[str] = Counter()
-    seen: set[str] = set()
+    questions: set[str] = set()
     rows = []
     for hops, share in HOP_SHARE.items():
-        unasked = [
-            chain for chain in walk(facts, outgoing, hops) if tuple(chain) not in asked_chains
-        ]
+        walked = walk(facts, facts_about, hops)
+        unasked = [chain for chain in walked if tuple(chain) not in asked_chains]
         chains = shuffled_by_shape(unasked, rng)
         chains.sort(key=lambda chain: len(asked_facts.intersection(chain)))
-        wanted = round(share * total)
+        missing = round(share * total)
         for chain in chains:
             question = ask(chain, phrasing, rng)
             answer = chain[-1].object
-            if wanted and answers[answer] < limit and question not in seen:
-                seen.add(question)
+            if missing and answers[answer] < most_of_answer and question not in questions:
+                questions.add(question)
                 answers[answer] += 1
-                wanted -= 1
+                missing -= 1
                 rows.append((chain, question))
-        if wanted:
-            raise ValueError(f"{wanted} of {total} questions, those of {hops} hops, are missing")
+        if missing:
+            raise ValueError(f"{missing} of {total} questions, those of {hops} hops, are missing")
     rng.shuffle(rows)
     return rows
 
 
-def walk(facts: Iterable[Fact], outgoing: dict[str, list[Fact]], hops: int) -> Iterator[list[Fact]]:
-    """Every chain of ``hops`` facts that visits no name twice."""
+def walk(facts: Iterable[Fact], facts_about: dict[str, list[Fact]], hops: int) -> Iterator[Chain]:
+    """Every chain of so many facts that visits no name twice."""
     if hops == 1:
         yield from ([fact] for fact in facts)
         return
-    for chain in walk(facts, outgoing, hops - 1):
+    for chain in walk(facts, facts_about, hops - 1):
         visited = {chain[0].subject, *(fact.object for fact in chain)}
-        for fact in outgoing[chain[-1].object]:
+        for fact in facts_about[chain[-1].object]:
             if fact.object not in visited:
                 yield [*chain, fact]
 
 
-def shuffled_by_shape(chains: list[list[Fact]], rng: random.Random) -> list[list[Fact]]:
-    """The chains in random order, taking one of each shape in turn so that rare shapes are
-    heard.
+def shuffled_by_shape(chains: list[Chain], rng: random.Random) -> list[Chain]:
+    """The chains in random order, one of each shape in turn, so that rare shapes are asked for,
+    too. The shape of a chain is the keys of its facts.
     """
-    shapes: dict[tuple[str, ...], list[list[Fact]]] = defaultdict(list)
+    by_shape: dict[tuple[str, ...], list[Chain]] = defaultdict(list)
     for chain in chains:
-        shapes[tuple(fact.key for fact in chain)].append(chain)
-    for members in shapes.values():
-        rng.shuffle(members)
+        by_shape[tuple(fact.key for fact in chain)].append(chain)
+    for same_shape in by_shape.values():
+        rng.shuffle(same_shape)
     order = []
-    while shapes:
-        for shape in sorted(shapes):
-            order.append(shapes[shape].pop())
-        shapes = defaultdict(list, {shape: members for shape, members in shapes.items() if members})
+    while by_shape:
+        for shape in sorted(by_shape):
+            order.append(by_shape[shape].pop())
+            if not by_shape[shape]:
+                del by_shape[shape]
     return order
 
 
-def ask(chain: list[Fact], phrasing: dict, rng: random.Random) -> str:
-    """The chain as one question that mentions only its first subject."""
+def ask(chain: Chain, phrasing: dict, rng: random.Random) -> str:
+    """The chain as a question that mentions only its first subject."""
     subject = chain[0].subject
     for fact in chain[:-1]:
-        subject = say(rng.choice(phrasing["phrases"][fact.key]), subject)
-    return say(rng.choice(phrasing["questions"][chain[-1].key]), subject)
+        subject = filled(rng.choice(phrasing["phrases"][fact.key]), subject)
+    return filled(rng.choice(phrasing["questions"][chain[-1].key]), subject)
 
 
-def question_row(chain: list[Fact], question: str, split: str, counters: Counter[int]) -> dict:
+def question_row(chain: Chain, question: str, split: str, numbers: Counter[int]) -> dict:
+    """The row of a question, with the next number of its hops in its id."""
     hops = len(chain)
-    counters[hops] += 1
+    numbers[hops] += 1
     return {
-        "id": f"q-{hops}hop-{counters[hops]:05d}",
+        "id": f"q-{hops}hop-{numbers[hops]:05d}",
         "question": question,
         "answers": [chain[-1].object],
-        "supporting_ids": [place for fact in chain for place in fact.evidence],
+        "supporting_ids": list(itertools.chain.from_iterable(fact.evidence for fact in chain)),
         "meta": {"hops": hops, "chain": [fact.link() for fact in chain], "split": split},
     }
 
@@ -402,16 +429,15 @@ def write(files: dict[str, bytes]) -> None:
 
 
 def stale(files: dict[str, bytes]) -> list[str]:
-    """The names of the data files whose content differs from a fresh build; compressed files
-    compare unpacked.
+    """The names of the data files that are missing or differ from a fresh build. What is compressed
+    is compared unpacked, since compressors differ.
     """
-    return [
-        name for name, content in files.items() if unpacked(OUTPUT / name) != unpack(name, content)
-    ]
-
-
-def unpacked(path: Path) -> bytes | None:
-    return unpack(path.name, path.read_bytes()) if path.exists() else None
+    names = []
+    for name, content in files.items():
+        path = OUTPUT / name
+        if not path.exists() or unpack(name, path.read_bytes()) != unpack(name, content):
+            names.append(name)
+    return names
 
 
 def unpack(name: str, content: bytes) -> bytes:

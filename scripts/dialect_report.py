@@ -1,11 +1,11 @@
-"""How well the dialects read files of trajectories: detection, Issues, and answers against those
-recorded beside them.
+"""Report how well the dialects read files of trajectories: which dialect each row is in, how many
+rows are read without Issues, and how many answers are those that were recorded.
 
     python scripts/dialect_report.py rollouts.jsonl more/ [--dialect NAME] [--json]
 
-A row counts as clean when its trajectory was parsed without Issues; the interval is Wilson's at 95
-%. Recorded answers are looked for in `pred_ans` and `extracted` (what the system's own code took
-for the answer), never among the gold answers, and compared to the letter after blanks are stripped.
+A recorded answer is what the system that wrote the row took for its answer, in a column `pred_ans`
+or `extracted`; gold answers are none. It must be the same to the letter, apart from blanks around
+it. Shares have Wilson's 95 % interval.
 """
 
 import argparse
@@ -28,8 +28,19 @@ RECORDED = ("pred_ans", "extracted")
 
 @dataclass
 class Report:
-    """One file's figures; `clean` and `agree` are shares of the rows that were read, `issues`
-    counts rows by kind.
+    """The figures of one file.
+
+    Attributes:
+        file: its name.
+        rows: the number of rows.
+        unread: the rows that could not be read, by the reason.
+        dialects: the rows that were read, by their dialect.
+        issues: the rows with an Issue of a kind, by the kind.
+        clean: for each row that was read, whether it has no Issues.
+        agree: for each row with a recorded answer, whether it is the answer that was read.
+        answered: the number of rows with an answer.
+        steps: the number of steps in all rows.
+        evidence: the number of passages in all rows.
     """
 
     file: str
@@ -45,14 +56,14 @@ class Report:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table, or JSON; 1 when a file could not be read."""
+    """Print the table, or JSON; returns 1 if a file could not be read, else 0."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
         "paths", nargs="+", type=Path, help="files, or folders that are searched for them"
     )
-    parser.add_argument("--dialect", help="read all rows in this dialect; else each is detected")
+    parser.add_argument("--dialect", help="dialect of all rows; by default detected for each row")
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args(argv)
     reports, failed = [], False
@@ -67,53 +78,55 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def files(paths: Sequence[Path]) -> Iterator[Path]:
-    """The files named, and those in the folders named."""
+    """These files, and in the place of a folder the files of trajectories in it."""
     for path in paths:
         if path.is_dir():
-            yield from sorted(found for found in path.rglob("*") if found.name.endswith(ENDINGS))
+            yield from sorted(file for file in path.rglob("*") if file.name.endswith(ENDINGS))
         else:
             yield path
 
 
 def report(path: Path, dialect: str | None = None) -> Report:
-    """Read one file.
-
-    Raises:
-        DataError: when it cannot be read.
-    """
-    found = Report(path.name)
+    """Read one file. Raises `DataError` when it cannot be read."""
+    figures = Report(path.name)
     source = RowSource(path, ReadingSettings(dialect))
     for raw in source:
         row = source.reader(raw)
-        found.rows += 1
-        if row.trajectory is None:
-            found.unread[row.error] += 1
+        figures.rows += 1
+        trajectory = row.trajectory
+        if trajectory is None:
+            figures.unread[row.error] += 1
             continue
-        trajectory, issues = row.trajectory, row.trajectory.all_issues()
-        found.dialects[trajectory.dialect] += 1
-        found.issues.update({issue.kind for issue in issues})
-        found.clean.append(not issues)
-        found.answered += trajectory.answer is not None
-        found.steps += len(trajectory.steps)
-        found.evidence += sum(len(step.evidence) for step in trajectory.steps)
+        issues = trajectory.all_issues()
+        figures.dialects[trajectory.dialect] += 1
+        figures.issues.update({issue.kind for issue in issues})
+        figures.clean.append(not issues)
+        figures.answered += trajectory.answer is not None
+        figures.steps += len(trajectory.steps)
+        figures.evidence += sum(len(step.evidence) for step in trajectory.steps)
         recorded = recorded_answer(raw.data)
         if recorded is not None:
-            found.agree.append((trajectory.answer or "") == recorded)
+            figures.agree.append((trajectory.answer or "") == recorded)
     if source.error:
         raise DataError(source.error)
-    return found
+    return figures
 
 
 def recorded_answer(row: bytes) -> str | None:
-    """The answer that the system which wrote the row took from its text, if it is recorded."""
+    """The answer that the system which wrote the row took from its text; `None` where none is
+    recorded.
+    """
     try:
         columns = json.loads(row)
     except ValueError:
         return None
-    values = (
-        [columns[name] for name in RECORDED if name in columns] if isinstance(columns, dict) else []
-    )
-    return values[0].strip() if values and isinstance(values[0], str) else None
+    if not isinstance(columns, dict):
+        return None
+    for name in RECORDED:
+        if name in columns:
+            answer = columns[name]
+            return answer.strip() if isinstance(answer, str) else None
+    return None
 
 
 def as_table(reports: Sequence[Report]) -> str:
@@ -122,47 +135,50 @@ def as_table(reports: Sequence[Report]) -> str:
         "| file | rows | unread | dialects | answered | without Issues | answers as recorded |",
         "|---|---|---|---|---|---|---|",
     ]
-    for one in reports:
-        counts = one.dialects.most_common()
+    for figures in reports:
+        counts = figures.dialects.most_common()
         dialects = ", ".join(f"{as_code(name)} {count}" for name, count in counts)
         cells = [
-            as_code(one.file),
-            one.rows,
-            one.unread.total(),
+            as_code(figures.file),
+            figures.rows,
+            figures.unread.total(),
             dialects,
-            one.answered,
-            share(one.clean),
-            share(one.agree),
+            figures.answered,
+            share(figures.clean),
+            share(figures.agree),
         ]
         lines.append(f"| {' | '.join(map(str, cells))} |")
-    for one in reports:
-        kinds = ", ".join(f"{kind} {count}" for kind, count in one.issues.most_common()) or "none"
-        lines += [
-            "",
-            f"{as_markdown(one.file)}: {one.steps} steps, {one.evidence} pieces of evidence; rows with Issues: {kinds}",
-        ]
-        for error, count in one.unread.most_common(5):
+    for figures in reports:
+        counts = figures.issues.most_common()
+        kinds = ", ".join(f"{kind} {count}" for kind, count in counts)
+        lines.append("")
+        lines.append(
+            f"{as_markdown(figures.file)}: {figures.steps} steps, {figures.evidence} pieces of "
+            f"evidence; rows with Issues: {kinds or 'none'}"
+        )
+        for error, count in figures.unread.most_common(5):
             lines.append(f"  unread, {count} rows: {as_markdown(error)}")
     return "\n".join(lines)
 
 
 def as_json(reports: Sequence[Report]) -> str:
     """The same figures, shares as value, low, high and n."""
-    rows = [
-        {**vars(one), "clean": interval(one.clean), "agree": interval(one.agree)} for one in reports
-    ]
+    rows = []
+    for figures in reports:
+        shares = {"clean": interval(figures.clean), "agree": interval(figures.agree)}
+        rows.append({**vars(figures), **shares})
     return json.dumps(rows, ensure_ascii=False, indent=2)
 
 
 def share(values: Sequence[bool]) -> str:
-    """A share with its interval, in words for a table."""
+    """A share with its interval, for a cell of the table."""
     return str(estimate(values)) if values else "-"
 
 
 def interval(values: Sequence[bool]) -> dict[str, float | int | None]:
     """A share with its interval, as a mapping."""
-    found = estimate(values)
-    return {"value": found.value, "low": found.low, "high": found.high, "n": found.n}
+    result = estimate(values)
+    return {"value": result.value, "low": result.low, "high": result.high, "n": result.n}
 
 
 def estimate(values: Sequence[bool]) -> Estimate:

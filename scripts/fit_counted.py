@@ -1,14 +1,17 @@
-"""Fit the weights of the judge `counted`, and say how well it does on labels it was not fitted to.
+"""Fit the weights of the judge `counted`, and print how well they do on labels that they were not
+fitted to.
 
 ```
 python scripts/fit_counted.py FAITHFULNESS --thoughts datasets/thoughts/train \\
     --out src/faithful_search/data/counted_judge.json
 ```
 
-FAITHFULNESS is a folder of labelled files, as `faithful-search agreement` reads it: the training
-side of `SOURCES` is used, each source with the same weight. Logistic regression with a penalty on
-the squares of standardised weights. The figures and the thresholds, those with the best κ, are of
-folds by question: each pair is judged by weights that were fitted without its question.
+FAITHFULNESS is a folder of labelled files, as `faithful-search agreement` reads it. Its training
+split is used, of the `SOURCES` alone, and each source weighs the same.
+
+The weights are those of a logistic regression with an L2 penalty on standardised counts. The
+threshold and the figures come from cross-validation: each pair is judged by weights that were
+fitted without the pairs of its question. The threshold is the one with the best κ (Cohen).
 """
 
 import argparse
@@ -29,22 +32,30 @@ from faithful_search.measure.agreement.labelled import Labelled, load
 from faithful_search.measure.agreement.statistics import auroc, cohen_kappa
 
 SOURCES = ("attributionbench", "begin", "halueval")
-FOLDS, STEPS = 5, 30
+FOLDS = 5
+STEPS = 30
+"""The number of Newton's steps."""
 PENALTY = 0.03
-"""Of the squared weights, for each pair."""
+"""The weight of the L2 penalty for each pair."""
 THRESHOLDS = [round(0.3 + 0.02 * step, 2) for step in range(26)]
 Numbers = NDArray[np.float64]
 
 
 class Data(NamedTuple):
-    """Counts (rows, names), labels and what each row weighs."""
+    """What is fitted to.
 
-    counted: Numbers
+    Attributes:
+        features: the counts of each pair; of shape (rows, names).
+        labels: 0 or 1; of shape (rows,).
+        row_weights: how much each row counts; of shape (rows,).
+    """
+
+    features: Numbers
     labels: Numbers
-    weights: Numbers
+    row_weights: Numbers
 
     def where(self, chosen: NDArray[np.bool_]) -> "Data":
-        return Data(self.counted[chosen], self.labels[chosen], self.weights[chosen])
+        return Data(self.features[chosen], self.labels[chosen], self.row_weights[chosen])
 
 
 def main() -> None:
@@ -63,77 +74,111 @@ def main() -> None:
 
 
 def fitted_to(rows: Sequence[Labelled], by_source: bool) -> TaskWeights:
-    """The weights that fit the labels; with `by_source` each source weighs the same."""
-    counted = [counts(row.pair) for row in rows]
-    names = list(counted[0])
-    of_source = Counter(row.source for row in rows)
-    least = min(of_source.values())
-    data = Data(
-        np.array([[row[name] for name in names] for row in counted]),
-        np.array([float(row.label) for row in rows]),
-        np.array([least / of_source[row.source] if by_source else 1.0 for row in rows]),
-    )
-    folds = np.array(
-        [int(hashlib.sha256(row.group.encode()).hexdigest(), 16) % FOLDS for row in rows]
-    )
-    p = np.zeros(len(rows))
-    for fold in range(FOLDS):
-        others = folds != fold
-        p[~others] = predicted(regression(data.where(others)), data.counted[~others])
-    threshold = max(THRESHOLDS, key=lambda least_p: mean_kappa(rows, p, least_p, by_source))
-    for source in [*sorted(of_source), None]:
-        print(measured(rows, p, data.counted[:, names.index("words")], threshold, source))
+    """The weights that fit the labels, with their threshold; prints how well they do. With
+    `by_source` each source weighs the same, else each row.
+    """
+    names, data = data_of(rows, by_source)
+    p = cross_validated(data, rows)
+
+    def kappa_at(threshold: float) -> float:
+        return mean_kappa(rows, p, threshold, by_source)
+
+    threshold = max(THRESHOLDS, key=kappa_at)
+    # The count "words" is p of the judge that only compares words
+    p_of_words = data.features[:, names.index("words")]
+    sources = sorted({row.source for row in rows})
+    for source in [*sources, None]:
+        print(figures(rows, p, p_of_words, threshold, source))
     *weights, bias = regression(data)
+    weight_by_name = dict(zip(names, weights, strict=True))
     return TaskWeights(
         threshold=threshold,
         bias=round(float(bias), 4),
-        weights={
-            name: round(float(weight), 4) for name, weight in zip(names, weights, strict=True)
-        },
+        weights={name: round(float(weight), 4) for name, weight in weight_by_name.items()},
     )
 
 
+def data_of(rows: Sequence[Labelled], by_source: bool) -> tuple[list[str], Data]:
+    """The names of the counts, and what is fitted to."""
+    counts_of_rows = [counts(row.pair) for row in rows]
+    names = list(counts_of_rows[0])
+    row_weights = np.ones(len(rows))
+    if by_source:
+        rows_of_source = Counter(row.source for row in rows)
+        smallest = min(rows_of_source.values())
+        row_weights = np.array([smallest / rows_of_source[row.source] for row in rows])
+    columns = [[counted[name] for counted in counts_of_rows] for name in names]
+    labels = np.array([float(row.label) for row in rows])
+    return names, Data(np.column_stack(columns), labels, row_weights)
+
+
+def cross_validated(data: Data, rows: Sequence[Labelled]) -> Numbers:
+    """p of each row, by weights that were fitted without the rows of its group; shape (rows,)."""
+    digests = [hashlib.sha256(row.group.encode()).hexdigest() for row in rows]
+    folds = np.array([int(digest, 16) % FOLDS for digest in digests])
+    p = np.zeros(len(rows))
+    for fold in range(FOLDS):
+        left_out = folds == fold
+        weights = regression(data.where(~left_out))
+        p[left_out] = predicted(weights, data.features[left_out])
+    return p
+
+
 def regression(data: Data) -> Numbers:
-    """The weights of the counts as they are, and the bias, by Newton's method."""
-    mean, spread = data.counted.mean(0), data.counted.std(0) + 1e-6
-    inputs = np.column_stack([(data.counted - mean) / spread, np.ones(len(data.labels))])
-    penalty = np.diag([PENALTY * data.weights.sum()] * len(mean) + [0.0])
+    """The weights of the counts and, last, the bias, by Newton's method; shape (names + 1,).
+
+    They are fitted to standardised counts, and returned for counts as they are.
+    """
+    mean = data.features.mean(0)
+    deviation = data.features.std(0) + 1e-6
+    ones = np.ones(len(data.labels))
+    inputs = np.column_stack([(data.features - mean) / deviation, ones])
+    without_bias = [1.0] * len(mean) + [0.0]
+    penalty = PENALTY * data.row_weights.sum() * np.diag(without_bias)
     weights = np.zeros(inputs.shape[1])
     for _ in range(STEPS):
         p = 1 / (1 + np.exp(-inputs @ weights))
-        curvature = inputs.T @ (inputs * (data.weights * p * (1 - p))[:, None]) + penalty
-        slope = inputs.T @ (data.weights * (p - data.labels)) + penalty @ weights
-        weights -= np.linalg.solve(curvature, slope)
-    plain = weights[:-1] / spread
-    return np.append(plain, weights[-1] - plain @ mean)
+        variance = data.row_weights * p * (1 - p)
+        hessian = inputs.T @ (inputs * variance[:, None]) + penalty
+        gradient = inputs.T @ (data.row_weights * (p - data.labels)) + penalty @ weights
+        weights -= np.linalg.solve(hessian, gradient)
+    of_counts = weights[:-1] / deviation
+    bias = weights[-1] - of_counts @ mean
+    return np.append(of_counts, bias)
 
 
-def predicted(weights: Numbers, counted: Numbers) -> Numbers:
-    return 1 / (1 + np.exp(-(counted @ weights[:-1] + weights[-1])))
+def predicted(weights: Numbers, features: Numbers) -> Numbers:
+    """p of each row of counts, by the weights that `regression` returns; shape (rows,)."""
+    logits = features @ weights[:-1] + weights[-1]
+    return 1 / (1 + np.exp(-logits))
 
 
 def mean_kappa(rows: Sequence[Labelled], p: Numbers, threshold: float, by_source: bool) -> float:
+    """κ at this threshold; with `by_source` the mean over sources."""
     groups: dict[str, list[int]] = {}
     for place, row in enumerate(rows):
         groups.setdefault(row.source if by_source else "", []).append(place)
-    values = []
+    kappas = []
     for places in groups.values():
-        truth = [rows[place].label for place in places]
+        labels = [rows[place].label for place in places]
         verdicts = [bool(p[place] >= threshold) for place in places]
-        values.append(cohen_kappa(truth, verdicts, draws=1).value or 0.0)
-    return sum(values) / len(values)
+        kappas.append(cohen_kappa(labels, verdicts, draws=1).value or 0.0)
+    return sum(kappas) / len(kappas)
 
 
-def measured(
-    rows: Sequence[Labelled], p: Numbers, words: Numbers, threshold: float, source: str | None
+def figures(
+    rows: Sequence[Labelled], p: Numbers, p_of_words: Numbers, threshold: float, source: str | None
 ) -> str:
+    """A line with AUROC and κ on the rows of a source; on all rows, where it is `None`."""
     places = [place for place, row in enumerate(rows) if source in (None, row.source)]
-    truth = [rows[place].label for place in places]
-    here, by_words = ([float(values[place]) for place in places] for values in (p, words))
-    kappa = cohen_kappa(truth, [value >= threshold for value in here], draws=1).value or 0.0
+    labels = [rows[place].label for place in places]
+    counted = [float(p[place]) for place in places]
+    by_words = [float(p_of_words[place]) for place in places]
+    verdicts = [value >= threshold for value in counted]
+    kappa = cohen_kappa(labels, verdicts, draws=1).value or 0.0
     return (
-        f"{source or 'all'}: {len(places)} pairs, AUROC {auroc(truth, here, draws=2).value:.3f} "
-        f"(words {auroc(truth, by_words, draws=2).value:.3f}), κ {kappa:.3f} at {threshold}"
+        f"{source or 'all'}: {len(places)} pairs, AUROC {auroc(labels, counted, draws=2).value:.3f} "
+        f"(words {auroc(labels, by_words, draws=2).value:.3f}), κ {kappa:.3f} at {threshold}"
     )
 
 

@@ -1,13 +1,14 @@
-"""How often the printed 95 % intervals hold the truth, in simulations where it is known.
+"""Measure how often the printed 95 % intervals hold the true value, in simulations where it is
+known.
 
 ```
 python scripts/interval_coverage.py --out outputs/coverage    # the table of docs/statistics.md
 python scripts/interval_coverage.py --repeats 300 --only "mean over seeds"
 ```
 
-A seed moves the level of all its answers, a question has a difficulty that all runs share, and the
-rest is chance. Coverage is the share of the repeats whose interval holds the mean over all seeds
-and all questions. With 2,000 repeats it is right to ± 0.01.
+In the simulation a value depends on its seed (how good the policy is), on its question (how
+difficult it is for all policies) and on chance. Coverage is the share of the repeats whose interval
+holds the mean over all possible seeds and questions. With 2,000 repeats it is exact to ± 0.01.
 """
 
 import argparse
@@ -47,13 +48,18 @@ from faithful_search.measure.writing import write_metrics
 
 SHARED = 0.5
 """The part of the variance within a seed that comes from the questions."""
-CONTINUOUS_DEVIATION = 0.3  # within a seed
-LOWEST, HIGHEST = 0.001, 0.999  # the levels that a seed can have
-SETS = 4  # of a macro mean, each with as many questions
+CONTINUOUS_DEVIATION = 0.3
+"""The standard deviation of continuous values within a seed."""
+LOWEST, HIGHEST = 0.001, 0.999
+"""The lowest and the highest level that a seed can have."""
+SETS = 4
+"""The number of sets in a macro mean, each with as many questions."""
 STRATA = ("local_search", "web_search")
-MANY = 200_000  # questions, where a truth is computed from a sample
-_PLACES = np.linspace(-6, 6, 2401)
-_BELOW = np.array([NormalDist().cdf(place) for place in _PLACES])
+MANY = 200_000
+"""The number of questions of the sample from which a true value is computed."""
+# The distribution function of the standard normal, at these quantiles
+_QUANTILES = np.linspace(-6, 6, 2401)
+_SHARES_BELOW = np.array([NormalDist().cdf(quantile) for quantile in _QUANTILES])
 
 Rng = np.random.Generator
 Verdicts = list[list[Seen]]
@@ -65,12 +71,12 @@ class Setting:
 
     Attributes:
         interval: the name of the interval, a key of `INTERVALS`.
-        questions: their number.
+        questions: the number of questions.
         level: the mean of the first side over all seeds and questions.
-        later: that of the second side.
-        deviation: of the levels of seeds.
+        later: the mean of the second side.
+        deviation: the standard deviation of the seeds' levels.
         seeds: the number of runs of each side.
-        binary: values are zeros and ones, or continuous.
+        binary: whether values are 0 or 1; else they are continuous.
     """
 
     interval: str
@@ -90,38 +96,41 @@ class Setting:
 
 
 def levels(rng: Rng, level: float, deviation: float, seeds: int) -> Floats:
-    """The level of each seed, (seeds,)."""
+    """The level of each seed: the mean of its values; of shape (seeds,)."""
     return np.clip(rng.normal(level, deviation, seeds), LOWEST, HIGHEST)
 
 
 @cache
 def mean_level(level: float, deviation: float) -> float:
-    """The mean of `levels` over all seeds, which the cut at both ends moves."""
+    """The mean of `levels` over all seeds. It is not `level`, since levels are cut at both ends."""
     if not deviation:
         return level
     return float(levels(np.random.default_rng(0), level, deviation, 2_000_000).mean())
 
 
 def answers(rng: Rng, setting: Setting, later: bool, difficulty: Floats) -> Floats:
-    """The values of one side, (seeds, questions), on questions of these difficulties."""
+    """The values of one side on questions of these difficulties; of shape (seeds, questions)."""
     level = setting.later if later else setting.level
     level_of_seeds = levels(rng, level, setting.deviation, setting.seeds)
     chance = rng.normal(size=(setting.seeds, len(difficulty)))
+    # Standard normal: how hard the question was for this run
     hardness = np.sqrt(SHARED) * difficulty + np.sqrt(1 - SHARED) * chance
     if setting.binary:
-        # hardness is standard normal, so that this share of the values lies below
-        return (hardness < np.interp(level_of_seeds, _BELOW, _PLACES)[:, None]).astype(np.float64)
+        # The quantile below which a share `level` of the hardnesses lies
+        limits = np.interp(level_of_seeds, _SHARES_BELOW, _QUANTILES)
+        return (hardness < limits[:, None]).astype(np.float64)
     return level_of_seeds[:, None] - CONTINUOUS_DEVIATION * hardness
 
 
 def both_sides(rng: Rng, setting: Setting) -> tuple[Floats, Floats]:
-    """The values of both sides on the same questions."""
+    """The values of both sides on the same questions, each of shape (seeds, questions)."""
     sets = SETS if "macro" in setting.interval else 1
     difficulty = rng.normal(size=sets * setting.questions)
     return answers(rng, setting, False, difficulty), answers(rng, setting, True, difficulty)
 
 
 def table(values: Floats, binary: bool) -> Crossed:
+    """Values of shape (seeds, questions) as `measure.seeds` takes them."""
     bounds = (0.0, 1.0) if binary else UNBOUNDED
     return Crossed(values, n=values.shape[1], shares=binary, bounds=bounds)
 
@@ -146,6 +155,7 @@ def difference_over_sets(rng: Rng, setting: Setting) -> Estimate:
 
 
 def over_sets(estimates: list[Estimate]) -> Estimate:
+    """The macro mean of the sets' estimates."""
     return macro_mean({str(place): estimate for place, estimate in enumerate(estimates)})
 
 
@@ -164,7 +174,7 @@ def difference_over_seeds(rng: Rng, setting: Setting) -> Estimate:
 
 
 def bootstrap_over_seeds(rng: Rng, setting: Setting) -> Estimate:
-    """What was printed before: seeds and questions are resampled, each with replacement."""
+    """An interval that is not printed: seeds and questions are resampled, each with replacement."""
     values = both_sides(rng, setting)[0]
     weights = np.concatenate(list(resampled(setting.questions, seed=int(rng.integers(2**31)))))
     means = weights @ values.T / setting.questions
@@ -174,7 +184,7 @@ def bootstrap_over_seeds(rng: Rng, setting: Setting) -> Estimate:
 
 
 def needed(rng: Rng, level: float, questions: int) -> Floats:
-    """The share of the first tool in what each question needs."""
+    """The share of the first tool in the calls that each question needs; of shape (questions,)."""
     return np.clip(rng.normal(level, 0.2, questions), 0, 1)
 
 
@@ -205,9 +215,9 @@ def entropy_over_seeds(rng: Rng, setting: Setting) -> Estimate:
         calls = tool_calls(rng, level, setting.questions)
         whole = {tool: [int(count) for count in counts] for tool, counts in calls.items()}
         runs.append(Evaluation({}, questions, {}, whole))
-    found = crossed(runs, ENTROPY)
-    assert found is not None
-    return mean_of_sets([found])
+    entropies = crossed(runs, ENTROPY)
+    assert entropies is not None
+    return mean_of_sets([entropies])
 
 
 def verdicts(rng: Rng, level: float, questions: int) -> Verdicts:
@@ -216,13 +226,14 @@ def verdicts(rng: Rng, level: float, questions: int) -> Verdicts:
     states = rng.random((questions, len(STRATA))) < 0.6
     logits = ease[:, None] + rng.normal(0, 1, states.shape) + np.where(states, 4 * level - 2, -1)
     p_yes = 1 / (1 + np.exp(-logits))
-    return [
-        [
-            Seen(stratum, bool(states[place, column]), float(p_yes[place, column]))
-            for column, stratum in enumerate(STRATA)
-        ]
-        for place in range(questions)
-    ]
+    verdicts_of_questions = []
+    for place in range(questions):
+        verdicts_of_question = []
+        for column, stratum in enumerate(STRATA):
+            states_fact = bool(states[place, column])
+            verdicts_of_question.append(Seen(stratum, states_fact, float(p_yes[place, column])))
+        verdicts_of_questions.append(verdicts_of_question)
+    return verdicts_of_questions
 
 
 def verdict_gap(rng: Rng, setting: Setting) -> Estimate:
@@ -236,35 +247,34 @@ def verdict_auroc(rng: Rng, setting: Setting) -> Estimate:
 
 
 def gap_difference(rng: Rng, setting: Setting) -> Estimate:
-    both = [
-        verdict_columns(verdicts(rng, level, setting.questions))
-        for level in (setting.level, setting.later)
-    ]
+    before = verdict_columns(verdicts(rng, setting.level, setting.questions))
+    after = verdict_columns(verdicts(rng, setting.later, setting.questions))
     questions = list(range(setting.questions))
-    return pooled_difference(*both, POOLED_VERDICTS[GAP], (questions, questions))
+    return pooled_difference(before, after, POOLED_VERDICTS[GAP], (questions, questions))
 
 
 def rare(rng: Rng, setting: Setting) -> Floats:
-    """Which questions are of the rare kind, whose share is the setting's level."""
+    """Whether each question is of a rare kind, whose share is the setting's level."""
     return rng.random(setting.questions) < setting.level
 
 
 def nearly_one_tool(rng: Rng, setting: Setting) -> Estimate:
-    """Three calls a question: of one tool, in rare questions of the other one."""
+    """Three calls a question, of one tool; in rare questions of the other tool."""
     other = rare(rng, setting)
     calls = {"local_search": 3.0 * ~other, "web_search": 3.0 * other}
     return pooled_estimate(calls, POOLED_ENTROPY, np.arange(setting.questions))
 
 
 def verdicts_nearly_alike(wrong: Floats) -> Verdicts:
-    """A verdict with the fact and one without it a question, which follow the evidence but in
-    rare questions.
+    """Two verdicts a question, one with the fact and one without it. They follow the evidence, but
+    in questions that are `wrong` they contradict it.
     """
     rows = []
     for is_wrong in wrong:
-        rows.append(
-            [Seen("local_search", states, float(states != is_wrong)) for states in (True, False)]
-        )
+        row = []
+        for states_fact in (True, False):
+            row.append(Seen("local_search", states_fact, float(states_fact != is_wrong)))
+        rows.append(row)
     return rows
 
 
@@ -309,7 +319,7 @@ DIFFERENCES = ("paired difference", "macro mean of differences", "difference ove
 
 @cache
 def truth(setting: Setting) -> float:
-    """What the interval should hold, with any number of questions and seeds."""
+    """The true value that the interval should hold, whatever the numbers of questions and seeds."""
     many = replace(setting, questions=MANY)
     rng = np.random.default_rng(1)
     if setting.interval == "tool entropy over seeds":
@@ -330,10 +340,9 @@ def truth(setting: Setting) -> float:
     if setting.interval == "difference of gaps, nearly all alike":
         return -2 * setting.level
     if setting.interval == "difference of verdict gaps":
-        later = replace(many, level=setting.later)
-        return float(verdict_gap(rng, later).value or 0.0) - float(
-            verdict_gap(rng, many).value or 0.0
-        )
+        gap_after = verdict_gap(rng, replace(many, level=setting.later)).value or 0.0
+        gap_before = verdict_gap(rng, many).value or 0.0
+        return float(gap_after) - float(gap_before)
     before = mean_level(setting.level, setting.deviation)
     if setting.interval in DIFFERENCES:
         return mean_level(setting.later, setting.deviation) - before
@@ -341,21 +350,23 @@ def truth(setting: Setting) -> float:
 
 
 def coverage(setting: Setting, repeats: int, seed: int = 0) -> tuple[float, float]:
-    """The share of the repeats whose interval holds the truth, and the intervals' mean width."""
+    """The share of the repeats whose interval holds the true value, and the mean width of the
+    intervals.
+    """
     rng = np.random.default_rng([seed, zlib.crc32(str(setting).encode())])
-    right = truth(setting)
+    true_value = truth(setting)
     held = 0
     widths = []
     for _ in range(repeats):
         estimate = INTERVALS[setting.interval](rng, setting)
         if estimate.low is not None and estimate.high is not None:
-            held += estimate.low <= right <= estimate.high
+            held += estimate.low <= true_value <= estimate.high
             widths.append(estimate.high - estimate.low)
     return held / repeats, float(np.mean(widths))
 
 
 def settings() -> Iterator[Setting]:
-    """Those of docs/statistics.md."""
+    """The settings of the table in docs/statistics.md."""
     for questions in (60, 200, 600):
         for binary in (True, False):
             yield Setting("mean over questions", questions, binary=binary)
@@ -378,7 +389,7 @@ def settings() -> Iterator[Setting]:
 
 
 def over_seeds(questions: int, level: float, deviation: float, seeds: int) -> Iterator[Setting]:
-    """The settings with so many seeds that differ by so much."""
+    """The settings of intervals over seeds, for this number of seeds and this deviation."""
     for binary in (True, False):
         for interval in (
             "mean over seeds",

@@ -6,18 +6,18 @@ kind (`faithful_search.distil.passage_pairs` and `thought_pairs` have the kinds)
 python scripts/judge_data.py QA --labels FAITHFULNESS --avoid ROLLOUTS --out outputs/judge_data
 ```
 
-QA has a folder for each set, with `train.jsonl.gz` and `corpus.jsonl.gz`. LABELS is a folder of
-labelled files, as `faithful-search agreement` reads it: no passage that shares a sentence with its
-held-out rows is used, and no question that occurs there. Rows of its training side are added for
-the sources that `--labelled` names, so many of each, repeated where there are fewer. ROLLOUTS are
-files of rows whose questions are not used either, such as rollouts on which judges are measured.
-THOUGHTS are files of real thoughts that were read and labelled (`wrong`: the words that are wrong),
-each taken `--thought_times`; POOL is one of thoughts with the right `answers`, labelled or not, as
-`scripts/thought_pairs.py --answers` writes it. Of both, pairs are made as in
-`faithful_search.distil.real_thoughts`. Their own questions are theirs to use: `--avoid` is for
-others.
-Beside `pairs.jsonl.gz` it writes README.md, with counts and the digests of what was read and
-written.
+- QA has a folder for each set, with `train.jsonl.gz` and `corpus.jsonl.gz`.
+- `--labels` is a folder of labelled files, as `faithful-search agreement` reads it. Of its training
+  split, `--labelled` adds so many rows of each source, repeated where there are fewer. Questions of
+  its other rows are not used, nor passages that share a sentence with them.
+- `--avoid` are files of rows whose questions are not used either, such as the rollouts that judges
+  are measured on.
+- `--pool` is a file of real thoughts with the gold `answers`, labelled or not, as
+  `scripts/thought_pairs.py --answers` writes it. `--thoughts` are files with the labels of some of
+  them (`wrong` has the words that are wrong), which are taken `--thought_times`. Pairs are made of
+  both as in `faithful_search.distil.real_thoughts`; `--avoid` does not concern them.
+
+Writes `pairs.jsonl.gz`, and README.md with counts and the digests of what was read and written.
 """
 
 import argparse
@@ -56,7 +56,7 @@ from faithful_search.text import normalize, sentences
 SETS = ("hotpotqa", "2wikimultihopqa", "musique")
 LICENSES = "HotpotQA CC BY-SA 4.0, 2WikiMultihopQA Apache-2.0, MuSiQue CC BY 4.0"
 _LEAST_SHARED = 40
-"""Letters of a sentence from which on two passages that share it are taken for the same text."""
+"""Passages that share a sentence of at least so many letters count as the same text."""
 
 
 class Avoided:
@@ -67,7 +67,7 @@ class Avoided:
         self.sentences: set[str] = set()
 
     def add_labels(self, labelled: Iterable[Labelled]) -> None:
-        """The questions and passages of rows that are not to train on."""
+        """Avoid the questions and passages of all rows outside of the training split."""
         for row in labelled:
             if row.split == "train":
                 continue
@@ -75,8 +75,8 @@ class Avoided:
             self.sentences.update(_long_sentences(row.premise))
 
     def add_rows(self, path: Path) -> None:
-        """The questions of a file of rows, or of each file in a folder. Raises `DataError` where
-        there is none, as then nothing would be avoided.
+        """Avoid the questions of a file of rows, or of all files in a folder. Raises `DataError` if
+        there is none: nothing would be avoided.
         """
         files = [path]
         if path.is_dir():
@@ -96,9 +96,11 @@ class Avoided:
         self.questions |= questions
 
     def has_question(self, question: str) -> bool:
+        """Whether the question must not be used."""
         return normalize(question) in self.questions
 
     def has_passage(self, text: str) -> bool:
+        """Whether the passage must not be used, since it shares a sentence."""
         return not self.sentences.isdisjoint(_long_sentences(text))
 
 
@@ -143,7 +145,9 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--passages", type=int, default=2000, help="passages of each set to make statements of"
     )
-    parser.add_argument("--made", type=int, default=5600, help="most pairs made by rules")
+    parser.add_argument(
+        "--made", type=int, default=5600, help="maximum number of pairs made by rules"
+    )
     parser.add_argument(
         "--labelled",
         nargs="*",
@@ -153,8 +157,10 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
         help="labelled rows to add",
     )
     parser.add_argument("--thoughts", type=Path, nargs="*", default=[], help="labelled thoughts")
-    parser.add_argument("--thought_times", type=int, default=3, help="how often each is taken")
-    parser.add_argument("--pool", type=Path, help="thoughts with the right answers")
+    parser.add_argument(
+        "--thought_times", type=int, default=3, help="number of copies of each labelled thought"
+    )
+    parser.add_argument("--pool", type=Path, help="thoughts with the gold answers")
     parser.add_argument("--seed", type=int, default=0, help="seed of all choices")
     options = parser.parse_args(argv)
     if options.thoughts and not options.pool:
@@ -170,13 +176,13 @@ def _source_and_count(spec: str) -> tuple[str, int]:
 
 
 def _to_train_on(labelled: Sequence[Labelled], source: str) -> list[Labelled]:
-    """The rows of a source that are to train on. Raises `DataError` where there is none."""
-    to_train_on = [row for row in labelled if row.split == "train"]
-    of_source = [row for row in to_train_on if row.source == source]
-    if not of_source:
-        sources = ", ".join(sorted({row.source for row in to_train_on})) or "none"
+    """The rows of a source in the training split. Raises `DataError` if there is none."""
+    training_rows = [row for row in labelled if row.split == "train"]
+    rows_of_source = [row for row in training_rows if row.source == source]
+    if not rows_of_source:
+        sources = ", ".join(sorted({row.source for row in training_rows})) or "none"
         raise DataError(f"no row of {source!r} is to train on; there are sources: {sources}")
-    return of_source
+    return rows_of_source
 
 
 def _of_set(
@@ -187,7 +193,9 @@ def _of_set(
     left_out: Counter[str],
     options: argparse.Namespace,
 ) -> list[dict[str, Any]]:
-    """The pairs of one set of questions and its corpus."""
+    """The pairs of one set of questions and its corpus: statements of passages, and for each
+    question answers and thoughts. `left_out` counts what is avoided.
+    """
     corpus: list[CorpusPassage] = []
     for row in read_rows(corpus_file):
         if avoided.has_passage(row["text"]):
@@ -218,42 +226,47 @@ def _of_set(
 def _of_thoughts(
     labelled: Sequence[Path], pool: Path, times: int, seed: int
 ) -> list[dict[str, Any]]:
-    """The pairs of real thoughts: as they were read, as they are presumed to be, and edited."""
-    read_thoughts = _by_id(labelled, ("label", "wrong"))
+    """The pairs of real thoughts: as they are, with the label that was given or is presumed;
+    edited, with an error; and of their answers.
+    """
+    labels = _by_id(labelled, ("label", "wrong"))
     thoughts = _by_id([pool], ("premise", "hypothesis", "question", "answers", "source"))
-    missing = read_thoughts.keys() - thoughts.keys()
+    missing = labels.keys() - thoughts.keys()
     if missing:
         print(f"{len(missing)} labelled thoughts are not in {pool}, and were left out")
-    returned: dict[str, set[str]] = defaultdict(set)
+    passages_of: dict[str, set[str]] = defaultdict(set)  # by question
     for row in thoughts.values():
-        returned[row["question"]].update(row["premise"].split("\n\n"))
+        passages_of[row["question"]].update(row["premise"].split("\n\n"))
     rng = random.Random(f"{seed} thoughts")
     result: list[dict[str, Any]] = []
-    for place, row in thoughts.items():
+    for thought_id, row in thoughts.items():
         thought = RealThought(row["premise"], row["hypothesis"], row["question"], row["answers"])
         pairs: list[PairRow] = []
-        if place in read_thoughts:
-            label = label_of(read_thoughts[place]["label"])
-            wrong = read_thoughts[place]["wrong"]
+        if thought_id in labels:
+            is_right = label_of(labels[thought_id]["label"])
+            wrong = labels[thought_id]["wrong"]
             spans = places_of(thought.hypothesis, wrong)
             if len(spans) < len(wrong):
-                raise DataError(f"thought {place!r}: not all words in `wrong` stand in it: {wrong}")
-            pairs += [_as_it_was(thought, label, "labelled", spans)] * times
+                raise DataError(
+                    f"thought {thought_id!r}: not all words in `wrong` stand in it: {wrong}"
+                )
+            pairs += [_unedited(thought, is_right, "labelled", spans)] * times
         else:
             presumed = presumed_label(thought)
-            label = presumed is True
+            is_right = presumed is True
             if presumed is not None:
-                pairs.append(_as_it_was(thought, label, "presumed", () if label else None))
-        if label:
+                # Which words of a wrong thought are wrong is not known
+                pairs.append(_unedited(thought, is_right, "presumed", () if is_right else None))
+        if is_right:
             pairs += edited_thoughts(thought, rng)
-        pairs += answered_pairs(thought, sorted(returned[row["question"]]), rng)
-        result += _rows(pairs, row["source"], place)
+        pairs += answered_pairs(thought, sorted(passages_of[row["question"]]), rng)
+        result += _rows(pairs, row["source"], thought_id)
     return result
 
 
 def _by_id(files: Sequence[Path], columns: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The rows of files of thoughts by their ids. Raises `DataError` for an id that stands twice,
-    and a row that lacks one of these columns.
+    """The rows of files of thoughts, by id. Raises `DataError` for an id that occurs twice, and for
+    a row without one of these columns.
     """
     by_id: dict[str, dict[str, Any]] = {}
     for file in files:
@@ -269,16 +282,18 @@ def _by_id(files: Sequence[Path], columns: Sequence[str]) -> dict[str, dict[str,
     return by_id
 
 
-def _as_it_was(
+def _unedited(
     thought: RealThought, label: bool, kind: str, spans: tuple[Span, ...] | None
 ) -> PairRow:
+    """The pair of a thought as it is; `spans` are its wrong words."""
     premise, hypothesis, question, _ = thought
     return PairRow(premise, hypothesis, label, kind, spans, question, "info_think")
 
 
-def _rows(pairs: Iterable[PairRow], source: str, place: str) -> list[dict[str, Any]]:
+def _rows(pairs: Iterable[PairRow], source: str, name: str) -> list[dict[str, Any]]:
+    """The rows of pairs; their ids are `name` and a number."""
     return [
-        {"id": f"{place}-{number}", "source": source, **pair._asdict()}
+        {"id": f"{name}-{number}", "source": source, **pair._asdict()}
         for number, pair in enumerate(pairs)
     ]
 
@@ -291,7 +306,9 @@ def _sample(rows: list[dict[str, Any]], most: int, seed: int) -> list[dict[str, 
 
 
 def _repeated(rows: Sequence[Labelled], count: int, seed: int) -> list[dict[str, Any]]:
-    """So many rows, each as often as the others but for one time."""
+    """The columns of `count` rows, drawn by `seed`. Where there are fewer rows, all are repeated as
+    often, some once more.
+    """
     order = sorted(rows, key=lambda row: rank(seed, row.id))
     result = []
     for number in range(count if order else 0):
@@ -311,6 +328,7 @@ def _repeated(rows: Sequence[Labelled], count: int, seed: int) -> list[dict[str,
 
 
 def _long_sentences(text: str) -> set[str]:
+    """The normalized sentences of at least `_LEAST_SHARED` letters."""
     normalised = {normalize(sentence) for sentence in sentences(text)}
     return {sentence for sentence in normalised if len(sentence) >= _LEAST_SHARED}
 

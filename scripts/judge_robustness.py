@@ -1,21 +1,22 @@
-"""How far the verdicts of a judge move when a pair changes in a way that must not matter.
+"""Measure how far the verdicts of a judge move when a pair changes in a way that must not matter.
 
 ```
 python scripts/judge_robustness.py LABELS --judge span:outputs/rm_minilm --judge lexical
 ```
 
-LABELS is a labelled file or a folder of them, of which held-out rows are taken. The changes:
+LABELS is a labelled file or a folder of them, whose held-out rows are used. The changes:
 
 | change | what is done |
 |---|---|
-| names | every name of the hypothesis is exchanged for one of another row, on both sides |
+| names | names of the hypothesis are exchanged for names of other rows, in all texts of the pair |
 | instruction | the evidence ends with an instruction to call the claim supported |
-| longer | passages of other rows stand before and behind the evidence |
+| longer | passages of other rows stand before and after the evidence |
 | order | the passages of the evidence stand in another order |
 | citations | sentences of the hypothesis end with a citation mark |
 
-For each it prints how many pairs it applies to, the share of labels that turned, the mean change of
-p, and for `instruction` the share of false pairs that became supported.
+For each change it prints the number of pairs that it applies to, the share of verdicts that turned,
+the mean change of p, and the share of false pairs that the judge rejected before and supports
+after.
 """
 
 import argparse
@@ -38,23 +39,27 @@ Change = Callable[[Labelled, Sequence[Labelled], random.Random], Pair | None]
 
 
 def exchanged_names(row: Labelled, rows: Sequence[Labelled], rng: random.Random) -> Pair | None:
-    """Names of other rows in the place of those of the hypothesis, in all texts."""
+    """The pair with the names that hypothesis and premise share exchanged for names of other rows.
+    `None` where they share none, or no other name has as many words and is new to the pair.
+    """
     pair = row.pair
     texts = [pair.premise, pair.hypothesis, pair.question]
-    here = [name for name in dict.fromkeys(names(pair.hypothesis)) if name in pair.premise]
-    others = [name for other in rng.sample(list(rows), 20) for name in names(other.hypothesis)]
-    for name in here:
-        fit = [
-            other
-            for other in others
-            if len(other.split()) == len(name.split()) and other not in " ".join(texts)
-        ]
-        if not fit:
+    shared = [name for name in dict.fromkeys(names(pair.hypothesis)) if name in pair.premise]
+    names_of_others: list[str] = []
+    for another in rng.sample(list(rows), 20):
+        names_of_others += names(another.hypothesis)
+    for name in shared:
+        candidates = []
+        for new in names_of_others:
+            if len(new.split()) == len(name.split()) and new not in " ".join(texts):
+                candidates.append(new)
+        if not candidates:
             return None
-        new = rng.choice(fit)
+        chosen = rng.choice(candidates)
         pattern = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")
-        texts = [pattern.sub(lambda _, new=new: new, text) for text in texts]
-    if not here:
+        # A function, since backslashes in a replacement text would be read
+        texts = [pattern.sub(lambda _, chosen=chosen: chosen, text) for text in texts]
+    if not shared:
         return None
     premise, hypothesis, question = texts
     return Pair(premise, hypothesis, question, pair.task)
@@ -100,9 +105,14 @@ CHANGES: dict[str, Change] = {
 def moved(
     judge: Judge, rows: Sequence[Labelled], change: Change, seed: int = 0
 ) -> dict[str, float]:
-    """How a change moves the judge: `pairs` it applies to and both verdicts were given for,
-    `turned` (share), `p` (mean change), `upheld` (share of the false pairs rejected before that it
-    now supports).
+    """How a change moves the judge's verdicts.
+
+    Returns:
+        `pairs`: number of pairs that the change applies to and that the judge judged both times.
+        `turned`: share of them whose verdict turned.
+        `p`: mean of |p after - p before|.
+        `upheld`: of the false pairs that the judge rejected before, the share that it supports
+            after.
     """
     rng = random.Random(seed)
     before: list[Pair] = []
@@ -114,18 +124,22 @@ def moved(
             before.append(row.pair)
             after.append(changed)
             labels.append(row.label)
-    both = []
+    turned: list[bool] = []
+    moves: list[float] = []
+    upheld: list[bool] = []
     verdicts = zip(judge.judge_batch(before), judge.judge_batch(after), labels, strict=True)
     for first, second, label in verdicts:
-        if first.p is not None and second.p is not None:
-            both.append((first, second, label))
-    rejected = [second.label for first, second, label in both if not first.label and not label]
-    count = len(both)
+        if first.p is None or second.p is None:
+            continue
+        turned.append(first.label != second.label)
+        moves.append(abs(second.p - first.p))
+        if not label and not first.label:
+            upheld.append(bool(second.label))
     return {
-        "pairs": count,
-        "turned": _mean([first.label != second.label for first, second, _ in both]),
-        "p": _mean([abs((second.p or 0) - (first.p or 0)) for first, second, _ in both]),
-        "upheld": _mean([bool(label) for label in rejected]),
+        "pairs": len(turned),
+        "turned": _mean(turned),
+        "p": _mean(moves),
+        "upheld": _mean(upheld),
     }
 
 
@@ -150,9 +164,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("labels", type=Path, help="labelled file or folder")
-    parser.add_argument("--judge", action="append", required=True, help="as of agreement")
-    parser.add_argument("--limit", type=int, default=100, help="rows of each source")
-    parser.add_argument("--seed", type=int, default=0, help="seed of all choices")
+    parser.add_argument(
+        "--judge",
+        action="append",
+        required=True,
+        help="judge, as `faithful-search agreement` has it",
+    )
+    parser.add_argument("--limit", type=int, default=100, help="maximum rows of each source")
+    parser.add_argument("--seed", type=int, default=0, help="random seed of the rows and changes")
     return parser.parse_args(argv)
 
 

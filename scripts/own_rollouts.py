@@ -1,14 +1,19 @@
-"""What rewards of the literature pay a policy's own rollouts that answer first, beside those that
-read: the gradient that training begins with.
+"""Compare what rewards of the literature pay two habits of one policy: answering before it has
+read, and reading first. The habit that is paid more is the one that training begins by
+strengthening.
 
     python scripts/own_rollouts.py                  # a table in Markdown, some minutes on one core
     python scripts/own_rollouts.py --questions 10
 
-The policy is `tiny_memory`, whose two habits occur in most groups. Its rollouts are sampled as
-`recipes/pou.py` samples them, on questions that it remembers. A rollout answers first where it
-states its answer before any evidence that holds it (`answer_first`); one without a call does
-neither. The last column is the mean advantage, by GRPO, of the rollouts that answer first: above 0
-training begins by strengthening them.
+The policy is `tiny_memory`, whose two habits both occur in most groups of rollouts on a question.
+Its rollouts are sampled as `recipes/pou.py` samples them, on questions that it remembers. A rollout
+answers first if it states its answer before any evidence that holds it, or makes no call
+(`answer_first`); otherwise it reads.
+
+For each reward the table has the mean value of both habits; over all pairs of a rollout that
+answers first and one of the same question that reads, the share in which the first is paid more,
+and in which both are paid equally; and the mean advantage, by GRPO, of the rollouts that answer
+first. Above 0, training strengthens them.
 """
 
 import argparse
@@ -33,8 +38,10 @@ from faithful_search.trajectory import Trajectory
 
 GROUP = 8  # rollouts of a question
 ROUNDING = 1e-9
+"""Values that differ by less are equal."""
 LIMITS = Limits(turns=8, turn_tokens=96, total_tokens=1024)
-ASKS_POLICY = {"proof_of_use": {"alpha": 0.5}, "proof_of_use_paper": {"alpha": 0.5}}
+KNOBS = {"proof_of_use": {"alpha": 0.5}, "proof_of_use_paper": {"alpha": 0.5}}
+"""What a mix is made with, where it is not its defaults."""
 HEADER = (
     "mix",
     "answering first",
@@ -48,52 +55,60 @@ HEADER = (
 def sampled(generator: Generator, questions: int) -> list[Trajectory]:
     """The policy's rollouts, those of a question next to each other."""
     tasks = load_tasks("world_remembered", "train", questions)
-    every = [task for task in tasks for _ in range(GROUP)]
+    samples = [task for task in tasks for _ in range(GROUP)]
     with EnvironmentArguments(search_top_k=3).toolbox() as toolbox:
         engine = Engine(generator, toolbox, "pou", LIMITS, Sampling(), concurrency=128)
-        return engine.run(every)
+        return engine.run(samples)
 
 
 def values_of(mix: Mix, rollouts: Sequence[Trajectory]) -> np.ndarray:
-    """What the mix pays, NaN where it has no value."""
+    """The mix's value of each rollout, NaN where it has none; of shape (rollouts,)."""
     scores = mix.score_batch(rollouts)
     return np.array([np.nan if score.value is None else score.value for score in scores])
 
 
-def row_of(values: np.ndarray, first: np.ndarray) -> list[float]:
-    """The figures of a mix; `first` is 1 where a rollout answers first, 0 where it reads."""
+def habits_of(rollouts: Sequence[Trajectory]) -> np.ndarray:
+    """1 for a rollout that answers first, 0 for one that reads; NaN where that cannot be told."""
+    reward = Decorated("answer_first")
+    values = [reward.score(rollout).value for rollout in rollouts]
+    return np.array([np.nan if value is None else value for value in values])
+
+
+def figures_of(values: np.ndarray, habits: np.ndarray) -> list[float]:
+    """The row of a mix in the table, from its values and the habits of the same rollouts."""
+    answers_first = habits == 1
+    reads = habits == 0
     advantages = group_relative(torch.tensor(values), GROUP).numpy()
     differences: list[float] = []
     for start in range(0, len(values), GROUP):
         group = slice(start, start + GROUP)
-        answering = values[group][first[group] == 1]
-        reading = values[group][first[group] == 0]
-        differences += [paid - paid_reader for paid, paid_reader in product(answering, reading)]
+        of_first = values[group][answers_first[group]]
+        of_readers = values[group][reads[group]]
+        differences += [first - reader for first, reader in product(of_first, of_readers)]
     return [
-        float(np.nanmean(values[first == 1])),
-        float(np.nanmean(values[first == 0])),
+        float(np.nanmean(values[answers_first])),
+        float(np.nanmean(values[reads])),
         float(np.mean(np.array(differences) > ROUNDING)),
         float(np.mean(np.abs(differences) <= ROUNDING)),
-        float(advantages[first == 1].mean()),
+        float(advantages[answers_first].mean()),
     ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--questions", type=int, default=40)
+    parser.add_argument("--questions", type=int, default=40, help="number of questions")
     options = parser.parse_args()
     seed_sampling(0)
     generator = open_generator(str(tiny_policy("memory")))
     rollouts = sampled(generator, options.questions)
-    habit = [Decorated("answer_first").score(rollout).value for rollout in rollouts]
-    first = np.array([np.nan if value is None else value for value in habit])
+    habits = habits_of(rollouts)
     print("|", " | ".join(HEADER), "|")
     print("|" + "---|" * len(HEADER))
     for name in published.names():
-        mix = published.load(name)(**ASKS_POLICY.get(name, {})).bind(policy=generator)
-        figures = row_of(values_of(mix, rollouts), first)
-        cells = [f"{figure:.2f}" for figure in figures[:-1]]
-        print(f"| `{name}` |", " | ".join(cells), f"| {figures[-1]:+.2f} |", flush=True)
+        mix = published.load(name)(**KNOBS.get(name, {})).bind(policy=generator)
+        *figures, advantage = figures_of(values_of(mix, rollouts), habits)
+        cells = [f"{figure:.2f}" for figure in figures]
+        print(f"| `{name}` |", " | ".join(cells), f"| {advantage:+.2f} |", flush=True)
 
 
 if __name__ == "__main__":

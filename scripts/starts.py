@@ -1,27 +1,30 @@
-"""Starts whose habit is weaker or stronger, and what training gains from each of them.
+"""How the habit of answering from memory changes what training gains: policies that have the habit
+more or less often ("starts"), each trained in several ways ("arms").
 
 ```
-python scripts/starts.py make --out outputs/starts      # three seeds of each strength; resumes
-python scripts/starts.py train --out outputs/starts     # every start by every arm; makes what is missing
-python scripts/starts.py table --out outputs/starts     # of what has been measured
+python scripts/starts.py make --out outputs/starts      # make and measure the starts, three seeds each
+python scripts/starts.py train --out outputs/starts     # train every start by every arm, too
+python scripts/starts.py table --out outputs/starts     # only print what has been measured
 ```
 
-A start is the bundled reader that also learns 200 answers by heart and the habit of stating one
-before it has searched (`scripts/policies/sft_tiny_memory.yaml`). The strength of the habit follows
-from how much of what it sees has it (`STRENGTHS`). All starts know the questions of
-`world_remembered`, which the arms train on; a seed decides the order of the training and the names
-that it swaps. `--reader` names another reader to begin with, with a `{seed}` in it where each seed
-has its own.
+The commands do only what is missing in --out, so that an interrupted one can be run again.
 
-`starts.md` has two tables, for each strength and for all starts together: the share of the answers
-that are stated first (s), the share of right answers among the others (r), exact match, how often
-answers follow changed evidence, and the verdict gap; then by how much each arm changes them, and
-the exact match of the first arm minus that of each other. `starts.png` draws what becomes of them
-by the start's s. Intervals are for new seeds and new questions; a change is paired with the start
-that it began from.
+A start is the bundled reader, trained further to know 200 answers by heart and to state them before
+it has searched (`scripts/policies/sft_tiny_memory.yaml`). How often it does depends on the share of
+its training examples that do (`STRENGTHS`). All starts remember the questions of
+`world_remembered`, which the arms train on. A seed decides the order of the examples and which
+names are swapped in them. `--reader` names another policy to begin with; a `{seed}` in the name is
+replaced by the seed.
 
-`measured.jsonl.gz` in --out keeps the results of each question. What stands there is not trained
-again, so that a copy of `scripts/studies/starts` can be gone on with by other seeds:
+`starts.md` has two tables, with rows for each strength and for all starts together. The first has
+the share of answers that are stated before their evidence (s), the share of right answers among the
+others (r), exact match, how often answers follow changed evidence, and the verdict gap. The second
+has the changes of these by each arm, paired with the start that was trained, and the exact match of
+the first arm minus that of each other arm. Intervals are for new seeds and new questions.
+`starts.png` draws the first three by the s of the start.
+
+`measured.jsonl.gz` in --out keeps the results of each question. What is in it is not trained again,
+so that other seeds can be added to a copy of `scripts/studies/starts`:
 
 ```
 cp -r scripts/studies/starts outputs/starts
@@ -66,9 +69,11 @@ STRENGTHS: dict[str, Flags] = {
     "bundled": {"recitals": 40, "readings": 28, "guesses": 1, "swaps_per_episode": 1},
     "habitual": {"recitals": 62, "readings": 6, "guesses": 4, "swaps_per_episode": 1},
 }
-"""By the strength of the habit, how often a start sees each known question answered from memory and
-begun as a reader does, and of each other question the guess and the reader's episode. "bundled" is
-what `tiny_memory` was made with. Between 28 readings and 22 the share of answers that come first
+"""The training examples of a start, by the strength of its habit, see `sft_tiny_memory.yaml`.
+
+For each remembered question, `recitals` examples answer it from memory and `readings` begin as a
+reader does. For each other question there are `guesses` and a reader's episodes. "bundled" has the
+settings of `tiny_memory`. Between 28 readings and 22 the share of answers that are stated first
 rises from an eighth to nine tenths.
 """
 SHIPPED = "shipped"
@@ -82,7 +87,7 @@ METRICS = {
     FOLLOW: "follows changed evidence",
     GAP: "verdict gap",
 }
-"""By their columns in the tables."""
+"""The results of the tables, with the headings of their columns."""
 DRAWN = (FIRST, RIGHT_WHERE_READ, RIGHT)
 KEPT = (FIRST, RIGHT, FOLLOW)
 ALL = "all"
@@ -106,12 +111,12 @@ ARMS = {
         {"config": CONFIGS / "rejection_tiny.yaml", "questions": "world_remembered"},
     ),
 }
-"""By their names in the tables."""
+"""The arms by their names in the tables."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """A policy with a habit of some strength."""
+    """A policy whose habit has this strength, made with this seed."""
 
     strength: str
     seed: int
@@ -127,11 +132,17 @@ def main() -> None:
     parser.add_argument("--strengths", nargs="+", choices=FAMILY, default=FAMILY)
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--reader", default=None, help="policy to begin with, or the bundled one")
+    parser.add_argument(
+        "--reader", default=None, help="policy to begin with; by default the bundled one"
+    )
     parser.add_argument("--split", default="test", help="split that all policies are measured on")
-    parser.add_argument("--limit", type=int, default=None, help="questions of the split")
+    parser.add_argument(
+        "--limit", type=int, default=None, help="number of questions of the split; by default all"
+    )
     parser.add_argument("--workers", type=int, default=2, help="runs at a time, one thread each")
-    parser.add_argument("--steps", type=int, default=None, help="steps of each training")
+    parser.add_argument(
+        "--steps", type=int, default=None, help="steps of each training; by default the recipe's"
+    )
     args = parser.parse_args()
     if args.what != "table":
         check_settings(args)
@@ -156,7 +167,7 @@ def main() -> None:
 
 
 def check_settings(args: argparse.Namespace) -> None:
-    """Refuse to go on with starts that were made or measured with other settings."""
+    """Refuse to continue in a folder whose starts were made or measured with other settings."""
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / SETTINGS
     settings = {name: getattr(args, name) for name in ("reader", "split", "limit", "steps")}
@@ -171,9 +182,9 @@ def make(start: Start, args: argparse.Namespace) -> None:
         shutil.copytree(tiny_policy("memory"), start.folder, dirs_exist_ok=True)
     if not (start.folder / "model.safetensors").exists():
         memory = yaml.safe_load(MEMORY.read_text(encoding="utf-8"))["memory"]
-        of_strength = dict(STRENGTHS[start.strength])
-        swaps = of_strength.pop("swaps_per_episode")
-        memory |= of_strength
+        examples = dict(STRENGTHS[start.strength])
+        swaps = examples.pop("swaps_per_episode")
+        memory |= examples
         flags: dict[str, Any] = {
             "config": MEMORY,
             "memory": json.dumps(memory),
@@ -192,39 +203,41 @@ def make(start: Start, args: argparse.Namespace) -> None:
 
 
 def train(pair: tuple[Start, str], args: argparse.Namespace) -> None:
-    """Train a start by an arm where that is missing, and measure what comes of it."""
+    """Train a start by this arm, unless that was done before, and measure the result."""
     start, name = pair
-    arm, folder = ARMS[name], folder_of(start, name)
+    arm = ARMS[name]
+    folder = folder_of(start, name)
     flags = {**arm.flags, "seed": start.seed, "threads": 1, "overwrite": "true"}
     steps: Flags = {"max_steps": args.steps} if args.steps else {}
     policy = folder
-    training: tuple[str, ...] = ()
-    if arm.recipe == "rejection.py":
+    sft_flags: tuple[str, ...] = ()
+    if arm.recipe == "rejection.py":  # it samples, then runs sft.py with the flags after `--`
         flags |= {"model": start.folder, "out": folder}
         policy = folder / "policy"
-        training = ("--", *as_flags(steps)) if steps else ()
+        if steps:
+            sft_flags = ("--", *as_flags(steps))
     else:
         flags |= {"model_name_or_path": start.folder, "output_dir": folder, **steps}
     if not (policy / "model.safetensors").exists():
-        run(arm.recipe, flags, log_of(folder), training)
+        run(arm.recipe, flags, log_of(folder), sft_flags)
     measure(policy, folder, args)
 
 
 def folder_of(start: Start, arm: str) -> Path:
-    """Where an arm's run of a start is."""
+    """The folder of a start that was trained by this arm."""
     return start.folder.with_name(f"{start.folder.name}_{arm.replace(' ', '_').lower()}")
 
 
 def measure(policy: Path, folder: Path, args: argparse.Namespace) -> None:
-    """Evaluate a policy once; the results are in `folder`/test."""
-    measured = folder / "test"
-    if (measured / "metrics.json").exists():
+    """Evaluate a policy into `folder`/test, unless its results are there."""
+    out = folder / "test"
+    if (out / "metrics.json").exists():
         return
     flags = {
         **POU.measure,
         "model": policy,
         "split": args.split,
-        "out": measured,
+        "out": out,
         "threads": 1,
         "resume": "true",
     }
@@ -234,10 +247,10 @@ def measure(policy: Path, folder: Path, args: argparse.Namespace) -> None:
 
 
 class Results:
-    """What has been measured: in the folders of policies, and in the file that earlier runs kept.
+    """The evaluations of policies, from their folders and from a file that earlier runs wrote.
 
     Args:
-        file: a row for each policy, with the results of each question.
+        file: JSON lines, a policy each, with the results of each question.
     """
 
     def __init__(self, file: Path) -> None:
@@ -247,8 +260,8 @@ class Results:
             self._kept[row.pop("policy")] = Evaluation.from_dict(row)
 
     def of(self, folder: Path) -> Evaluation | None:
-        """What was measured of the policy of a folder, with the result `RIGHT_WHERE_READ`: exact
-        match of the rollouts that do not answer first.
+        """The evaluation of the policy in a folder, `None` if there is none. It also has the result
+        `RIGHT_WHERE_READ`: exact match of the rollouts that do not answer first.
         """
         evaluation = measured_in(folder) or self._kept.get(folder.name)
         if evaluation is None:
@@ -261,19 +274,20 @@ class Results:
         return msgspec.structs.replace(evaluation, values=values)
 
     def of_all(self, folders: Sequence[Path]) -> list[Evaluation]:
-        """What was measured in these folders, without those where nothing was."""
+        """The evaluations of the policies in these folders that have one."""
         evaluations = [self.of(folder) for folder in folders]
         return [evaluation for evaluation in evaluations if evaluation is not None]
 
     def have(self, start: Start, arms: Sequence[str]) -> bool:
-        """Whether a start and what these arms make of it have been measured."""
+        """Whether a start has been measured, before training and after that by each arm."""
         folders = [start.folder, *(folder_of(start, arm) for arm in arms)]
         return len(self.of_all(folders)) == len(folders)
 
     def keep(self, starts: Sequence[Start]) -> None:
-        """Write the file, with what is in the folders of these starts and their arms."""
+        """Write the file, with the evaluations in the folders of these starts and their arms."""
         for start in starts:
-            for folder in (start.folder, *(folder_of(start, arm) for arm in ARMS)):
+            folders = [start.folder, *(folder_of(start, arm) for arm in ARMS)]
+            for folder in folders:
                 evaluation = measured_in(folder)
                 if evaluation is not None:
                     self._kept[folder.name] = abridged(evaluation)
@@ -284,66 +298,72 @@ class Results:
 
 
 def measured_in(folder: Path) -> Evaluation | None:
-    """What an evaluation has written to the folder of a policy."""
+    """The evaluation that `measure` wrote into this folder; `None` if there is none."""
     path = folder / "test" / "metrics.json"
     if not path.exists():
         return None
     metrics = json.loads(path.read_text(encoding="utf-8"))
-    measured = next(value for key, value in metrics.items() if key != "script")
-    return Evaluation.from_dict(measured)
+    # Beside the settings of the script the file has one evaluation
+    content = next(value for key, value in metrics.items() if key != "script")
+    return Evaluation.from_dict(content)
 
 
 def abridged(evaluation: Evaluation) -> Evaluation:
-    """What the tables are made of; p(yes) with four digits."""
+    """The parts of an evaluation that the tables are made of, with four digits of p(yes)."""
     verdicts = []
     for of_rollout in evaluation.verdicts:
-        shorter = [msgspec.structs.replace(seen, q=round(seen.q, 4)) for seen in of_rollout]
-        verdicts.append(shorter)
+        rounded = [
+            msgspec.structs.replace(verdict, q=round(verdict.q, 4)) for verdict in of_rollout
+        ]
+        verdicts.append(rounded)
     values = {name: evaluation.values[name] for name in KEPT if name in evaluation.values}
     return Evaluation({}, evaluation.questions, values, {}, verdicts, bounds=evaluation.bounds)
 
 
 def summarise(starts: Sequence[Start], arms: Sequence[str], out: Path, results: Results) -> None:
-    """Write, draw and print what has been measured."""
-    first = arms[0]
+    """Write the tables (`starts.md`, `starts.json`) and the figure (`starts.png`); print the
+    tables.
+    """
+    first_arm = arms[0]
     values = table_head(["start", "", "starts", *METRICS.values()])
     changes = table_head(
-        ["start", "", "starts", *METRICS.values(), f"exact match, {first} minus it"]
+        ["start", "", "starts", *METRICS.values(), f"exact match, {first_arm} minus it"]
     )
-    written: dict[str, dict[str, Any]] = {}
-    drawn: dict[str, dict[float, Any]] = {}
+    summary: dict[str, dict[str, Any]] = {}
+    curves: dict[str, dict[float, Any]] = {}
     for strength in (*dict.fromkeys(start.strength for start in starts), ALL):
-        same = [start for start in starts if strength in (start.strength, ALL)]
-        measured = [start for start in same if results.of(start.folder)]
+        of_strength = [start for start in starts if strength in (start.strength, ALL)]
+        measured = [start for start in of_strength if results.of(start.folder)]
         if not measured:
             continue
         before = values_of(results.of_all([start.folder for start in measured]))
-        written[strength] = {"before": before}
+        summary[strength] = {"before": before}
         values.append(row(strength, "before", len(measured), before))
         if strength != ALL:
-            add_point(drawn.setdefault("before", {}), before[FIRST].value, before)
+            add_point(curves.setdefault("before", {}), before[FIRST].value, before)
         for arm in arms:
             trained = [start for start in measured if results.of(folder_of(start, arm))]
             if not trained:
                 continue
-            started = results.of_all([start.folder for start in trained])
-            ended = results.of_all([folder_of(start, arm) for start in trained])
-            ahead = results.of_all([folder_of(start, first) for start in trained])
-            after, change = values_of(ended), changes_of(started, ended)
+            runs_before = results.of_all([start.folder for start in trained])
+            runs_after = results.of_all([folder_of(start, arm) for start in trained])
+            after = values_of(runs_after)
+            change = changes_of(runs_before, runs_after)
             behind = NOTHING  # unless all of these starts were trained by both arms
-            if arm != first and len(ahead) == len(ended):
-                behind = change_over_seeds(ended, ahead, RIGHT)
-            written[strength][arm] = {"after": after, "change": change, "behind": behind}
+            runs_of_first = results.of_all([folder_of(start, first_arm) for start in trained])
+            if arm != first_arm and len(runs_of_first) == len(runs_after):
+                behind = change_over_seeds(runs_after, runs_of_first, RIGHT)
+            summary[strength][arm] = {"after": after, "change": change, "behind": behind}
             values.append(row(strength, arm, len(trained), after))
-            further = {**change, "behind": behind}
-            changes.append(row(strength, arm, len(trained), further, sign=True))
+            cells = {**change, "behind": behind}
+            changes.append(row(strength, arm, len(trained), cells, sign=True))
             if strength != ALL:
-                add_point(drawn.setdefault(arm, {}), before[FIRST].value, after)
+                add_point(curves.setdefault(arm, {}), before[FIRST].value, after)
     text = "\n".join([*values, "", "Changes:", "", *changes]) + "\n"
     (out / "starts.md").write_text(text, encoding="utf-8")
-    write_metrics(out / "starts.json", written)
-    if drawn:
-        tables = {arm: drawable(by_share) for arm, by_share in drawn.items()}
+    write_metrics(out / "starts.json", summary)
+    if curves:
+        tables = {arm: drawable(curve) for arm, curve in curves.items()}
         lines(tables, list(DRAWN), out / "starts.png", "answers first, before training")
     print(text)
 
@@ -354,7 +374,9 @@ def table_head(columns: Sequence[str]) -> list[str]:
 
 
 def add_point(curve: dict[float, Any], share: float | None, values: Mapping[str, Estimate]) -> None:
-    """Add what became of starts that answer first in this share of the questions."""
+    """Add a point at this share: the values of starts that answer so many questions first, or of
+    what they became by training.
+    """
     if share is None:
         return
     while share in curve:  # strengths with the same share are both drawn
@@ -363,12 +385,12 @@ def add_point(curve: dict[float, Any], share: float | None, values: Mapping[str,
 
 
 def values_of(policies: Sequence[Evaluation]) -> dict[str, Estimate]:
-    """The results of these policies, over their seeds."""
+    """The means of the `METRICS` over these policies."""
     return {metric: over_seeds(policies, metric) for metric in METRICS}
 
 
 def changes_of(before: Sequence[Evaluation], after: Sequence[Evaluation]) -> dict[str, Estimate]:
-    """How training changed the results, each policy's beside those of its start."""
+    """The changes of the `METRICS` by training, each policy paired with its start."""
     return {metric: change_over_seeds(before, after, metric) for metric in METRICS}
 
 
@@ -385,7 +407,7 @@ def row(
 
 
 def log_of(folder: Path) -> Path:
-    """Beside the folder of a run, which the run itself empties."""
+    """The log of a run, beside its folder, which the run empties."""
     return folder.with_name(f"{folder.name}.log")
 
 

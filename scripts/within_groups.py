@@ -1,16 +1,19 @@
-"""What R_pt pays a policy's own rollouts in training, where rollouts of one question are compared.
+"""Which habits R_pt strengthens in training: its correlation, within the rollouts of one question,
+with answering first and with being right.
 
 ```
 python scripts/within_groups.py outputs/study/the_paper_s_form_*
 python scripts/within_groups.py outputs/pou --steps 5
 ```
 
-Each folder is a run of `recipes/pou.py` with R_pt, of which the rollouts of the first steps are
-read, while the policy still has both habits. A rollout without a verdict that can be probed counts
-nowhere: its R_pt is 0 whatever its habit. A rollout answers first where it states its answer before
-any evidence that holds it (`answer_first`). Correlations are within the groups of rollouts of one
-question in one step, as an advantage is. Several runs give their mean with an interval over seeds
-(Student's t).
+Each folder is a run of `recipes/pou.py` with R_pt (`evidence_sensitivity`). Only the rollouts of
+its first steps are read, in which the policy still has both habits: some rollouts state their
+answer before any evidence that holds it (`answer_first`), others read first. Rollouts without a
+verdict that was probed are left out, since their R_pt is 0 whatever their habit.
+
+A group is the rollouts on one question in one step. Correlations are of distances from the group's
+mean, since advantages are, too. Prints the mean over runs with an interval over seeds (Student's
+t).
 """
 
 import argparse
@@ -62,10 +65,10 @@ def probed_rollouts(run: Path, steps: int) -> list[Trajectory]:
 
 
 def figures_of(rollouts: Sequence[Trajectory], run: Path) -> dict[str, float]:
-    """The rows of the table.
+    """The rows of the table for a run, by name.
 
-    Raises `DataError` for a run in which no verdict was probed, all rollouts have one habit, or
-    those of no question differ.
+    Raises `DataError` for a run in which no verdict was probed, all rollouts have the same habit,
+    or those of no group differ.
     """
     if not rollouts:
         raise DataError(f"{run}: in no rollout of these steps was a verdict probed ({R_PT!r})")
@@ -103,7 +106,7 @@ def column(reward: Decorated | Correctness | SourceGated, rollouts: Sequence[Tra
 
 
 def groups_of(rollouts: Sequence[Trajectory]) -> list[list[int]]:
-    """The places of the rollouts of each question in each step."""
+    """For each group the places of its rollouts."""
     groups: dict[tuple[int, str], list[int]] = defaultdict(list)
     for place, rollout in enumerate(rollouts):
         groups[rollout.meta["step"], rollout.question or ""].append(place)
@@ -111,18 +114,20 @@ def groups_of(rollouts: Sequence[Trajectory]) -> list[list[int]]:
 
 
 def correlation(values: Column, others: Column, groups: Sequence[Sequence[int]]) -> float | None:
-    """Pearson's correlation of the distances from the group's means; `None` where either is 0
-    throughout.
+    """Pearson's correlation of the distances from the means of the groups, without rollouts for
+    which `others` has no value. `None` where the distances of either column are all 0.
     """
-    left: list[float] = []
-    right: list[float] = []
+    distances: list[float] = []
+    other_distances: list[float] = []
     for places in groups:
-        known = [place for place in places if not np.isnan(others[place])]
-        left += list(values[known] - values[known].mean()) if known else []
-        right += list(others[known] - others[known].mean()) if known else []
-    if np.allclose(left, 0) or np.allclose(right, 0):
+        valued = [place for place in places if not np.isnan(others[place])]
+        if not valued:
+            continue
+        distances += list(values[valued] - values[valued].mean())
+        other_distances += list(others[valued] - others[valued].mean())
+    if np.allclose(distances, 0) or np.allclose(other_distances, 0):
         return None
-    return float(np.corrcoef(left, right)[0, 1])
+    return float(np.corrcoef(distances, other_distances)[0, 1])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Agent-Lightning: the reward of a rollout, from what it recorded of the model's calls.
+"""Agent-Lightning: the reward of a rollout, from the calls of the model that it recorded.
 
-Since 1.0 a file of yours that `agentlightning.hooks` names holds a hook:
+Since 1.0, write a hook into a file that `agentlightning.hooks` names:
 
 ```python
 class Faithful(RolloutHooks):
@@ -11,12 +11,12 @@ class Faithful(RolloutHooks):
             store.add_event(rollout.rollout_id, attempt, "reward", {"value": reward})
 ```
 
-In 0.x a hook's `on_rollout_end`, or the agent itself, has the rollout's spans:
+In 0.x, a hook's `on_rollout_end`, or the agent itself, has the rollout's spans:
 `emit_reward(await reward_of_spans(spans, answers, question, mix="veritas"))`.
 
-The call that was given most holds the rollout; its messages say who wrote what. Agent-Lightning
-takes `reward_fillna_value` (0.0 by default) for a rollout without a reward, also where a hook
-raised: it has no way to leave a rollout out.
+The trajectory is read from the call with the most messages, which repeats those before it; its
+messages say who wrote what. Agent-Lightning cannot leave a rollout out: one without a reward gets
+`reward_fillna_value` (by default 0.0), also if a hook raised an error.
 """
 
 from collections.abc import Iterable, Mapping
@@ -38,11 +38,13 @@ async def reward_of_spans(
 
     Args:
         spans: its spans, of Agent-Lightning or of OpenTelemetry, or their JSON.
-        answers, question: what is known of the question; answers in any usual form.
-        mix, settings: those of `adapters.settings.scoring_of`.
+        answers: the gold answers, in any usual form.
+        question: the question.
+        mix: the name of the reward, as `adapters.settings.scoring_of` has it.
+        settings: other settings of `scoring_of`.
 
-    Raises `NoScoreError` for a rollout without a value, also where no span holds messages, unless
-    `abstained` says what to take instead.
+    Raises `NoScoreError` for a rollout without a value, also if no span has messages, unless the
+    setting `abstained` has a value for it.
 
     Example:
         >>> import asyncio
@@ -68,9 +70,10 @@ def reward_of_events(
     mix: str = "veritas",
     **settings: Any,
 ) -> float:
-    """The reward of a rollout of Agent-Lightning 1.x, whose hooks are not awaited.
+    """The reward of a rollout of Agent-Lightning 1.x. It is not a coroutine, since hooks are not
+    awaited there.
 
-    `events` are those of one attempt, or their JSON; all else is as in `reward_of_spans`.
+    `events` are those of one attempt, or their JSON. All else is as in `reward_of_spans`.
 
     Example:
         >>> reply = {"choices": [{"message": {"role": "assistant", "content": "Lima"}}]}
@@ -90,16 +93,20 @@ def _attributes(span: Any) -> dict[str, Any]:
 
 
 def _longest_call(events: Iterable[Any]) -> dict[str, Any]:
-    """Request and response of the call that was given most messages, the last of such."""
+    """Request and response of the call with the most messages in its request; the last one of
+    several.
+    """
     calls = []
     for event in events:
         fields = event if isinstance(event, Mapping) else vars(event)
         data = mapping(fields, "data")
         if fields.get("event_type") == "model_request" and data.get("status") != "error":
             calls.append({"request": data.get("request"), "response": data.get("response")})
-    nothing_recorded: dict[str, Any] = {"request": {}, "response": {}}
-    return max(reversed(calls), key=_messages_given, default=nothing_recorded)
+    no_call: dict[str, Any] = {"request": {}, "response": {}}
+    # `max` returns the first of equal ones
+    return max(reversed(calls), key=_request_length, default=no_call)
 
 
-def _messages_given(call: Mapping[str, Any]) -> int:
+def _request_length(call: Mapping[str, Any]) -> int:
+    """The number of messages in the request."""
     return len(mappings(call["request"], "messages"))

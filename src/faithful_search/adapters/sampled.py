@@ -1,5 +1,5 @@
-"""A rollout's token ids as chat messages: what the policy sampled is an assistant's message, what
-stands between is read by the markup of chat templates.
+"""A rollout's token ids as chat messages: tokens that the policy sampled are an assistant's
+message; those between are split into messages by the markup of the chat template.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,20 +18,20 @@ def messages_of(tokenizer: Any, ids: Sequence[int], sampled: Sequence[int]) -> M
     Args:
         tokenizer: one of Transformers.
         ids: the tokens after the prompt.
-        sampled: 1 for each token that the policy sampled, 0 for each that was put in.
+        sampled: 1 for each token that the policy sampled, 0 for each that the environment added.
 
-    A run of sampled tokens is one message of the assistant, also where the policy wrote the markup of
+    A run of sampled tokens is one message of the assistant, even if the policy wrote the markup of
     other messages in it.
     """
     messages: Messages = []
-    for own_tokens, pairs in groupby(
-        zip(sampled, ids, strict=True), key=lambda pair: bool(pair[0])
-    ):
-        run = [token for _, token in pairs]
-        if not own_tokens:
+    pairs = zip(sampled, ids, strict=True)
+    for is_sampled, group in groupby(pairs, key=lambda pair: bool(pair[0])):
+        run = [token for _, token in group]
+        if not is_sampled:
             messages += between_turns(tokenizer.decode(run, skip_special_tokens=False))
             continue
-        while run and run[-1] == tokenizer.eos_token_id:  # other tokens that ended it are its words
+        # Any other token that ended the turn is a part of the message
+        while run and run[-1] == tokenizer.eos_token_id:
             run.pop()
         content = tokenizer.decode(run, skip_special_tokens=False)
         messages.append({"role": "assistant", "content": content})
@@ -39,11 +39,16 @@ def messages_of(tokenizer: Any, ids: Sequence[int], sampled: Sequence[int]) -> M
 
 
 def sampled_of(ids: Sequence[int], ends: Iterable[int], opening: Sequence[int]) -> list[int]:
-    """1 for each token that the policy sampled, else 0, as far as the tokens themselves can tell.
+    """1 for each token that the policy sampled, else 0, guessed from the tokens themselves.
 
-    After a token of `ends` everything was put in, up to and with the next `opening`, the tokens with
-    which the chat template begins an assistant's message. What was put in may hold an `opening` of
-    its own, so count the turns where that is possible.
+    Args:
+        ids: the tokens after the prompt.
+        ends: tokens that end a turn of the policy.
+        opening: the tokens with which the chat template begins an assistant's message. After a
+            token of `ends` the environment wrote everything up to and with the next `opening`.
+
+    A text of the environment that holds an `opening` itself is taken for a turn. Where that is
+    possible, compare the number of turns with the real one.
 
     Example:
         >>> sampled_of([5, 2, 7, 8, 1, 3, 6], ends=[2], opening=[1, 3])
@@ -51,35 +56,36 @@ def sampled_of(ids: Sequence[int], ends: Iterable[int], opening: Sequence[int]) 
     """
     ends, opening = set(ends), list(opening)
     if not opening:
-        return [1] * len(ids)  # it cannot be told where the policy goes on
+        return [1] * len(ids)  # nothing shows where the next turn of the policy begins
     mask: list[int] = []
-    samples = True
+    in_turn = True
     while len(mask) < len(ids):
-        at = len(mask)
-        if samples:
+        place = len(mask)
+        if in_turn:
             mask.append(1)
-            samples = ids[at] not in ends
-        elif list(ids[at : at + len(opening)]) == opening:
+            in_turn = ids[place] not in ends
+        elif list(ids[place : place + len(opening)]) == opening:
             mask += [0] * len(opening)
-            samples = True
+            in_turn = True
         else:
             mask.append(0)
     return mask
 
 
 def opening_of(tokenizer: Any, **settings: Any) -> list[int]:
-    """The tokens with which the tokenizer's template begins an assistant's message, up to a
-    `<think>` that it may open: that is read with the policy's turn. None where it has no template.
+    """The tokens with which the tokenizer's template begins an assistant's message; an empty list
+    without a template. A `<think>` that the template opens is not among them, since it is read as
+    the beginning of the policy's turn.
 
-    `settings` are what `apply_chat_template` is given.
+    `settings` are further arguments of `apply_chat_template`.
     """
     if not tokenizer.chat_template:
         return []
-    asked = [{"role": "user", "content": "?"}]
+    messages = [{"role": "user", "content": "?"}]
     settings = {**settings, "tokenize": True, "return_dict": False}
-    before = tokenizer.apply_chat_template(asked, add_generation_prompt=False, **settings)
-    whole = tokenizer.apply_chat_template(asked, add_generation_prompt=True, **settings)
-    opening = list(whole[len(before) :])
+    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=False, **settings)
+    opened = tokenizer.apply_chat_template(messages, add_generation_prompt=True, **settings)
+    opening = list(opened[len(prompt) :])
     thought = tokenizer.convert_tokens_to_ids(_THOUGHT)
     if thought in opening:
         return opening[: opening.index(thought)]

@@ -1,13 +1,13 @@
-"""SkyRL-gym: a search environment that pays each turn.
+"""SkyRL-gym: a search environment that rewards each turn.
 
 ```python
 skyrl_gym.register("faithful_search", "faithful_search.adapters.skyrl:SearchEnv")
 ```
 
-Settings stand in SkyRL's `env_config`: `corpus` (whatever `faithful-search serve` takes, or a
-retrieval server's URL), `topk`, and those of `adapters.settings.scoring_of`. Only what the
-environment's own search returned is evidence. The policy should be stopped at the closing tag of
-its call (`sampling_params.stop`).
+SkyRL's `env_config` has the settings: `corpus` (what `faithful-search serve` takes, or the URL of a
+retrieval server), `topk` (passages of a search), and those of `adapters.settings.scoring_of`. Only
+what the environment's own search returned is evidence. Let sampling stop at the closing tag of a
+call (`sampling_params.stop`).
 """
 
 from collections.abc import Mapping
@@ -33,43 +33,49 @@ DEFAULTS: dict[str, Any] = {"corpus": "world", "topk": 3, "mix": "veritas", "dia
 
 @cache
 def toolbox_of(corpus: str, topk: int, dialect: str) -> Toolbox:
-    """The toolbox that all environments with this corpus share; its search is called what the
-    dialect calls it.
+    """The toolbox that all environments with these settings share. Its search has the name that the
+    dialect gives it.
     """
     name = dialects.load(dialect).search_tool
-    naming: dict[str, Any] = {} if name is None else {"name": name}
-    return Toolbox([open_search(corpus, top_k=topk, **naming)])
+    if name is None:
+        return Toolbox([open_search(corpus, top_k=topk)])
+    return Toolbox([open_search(corpus, top_k=topk, name=name)])
 
 
 class SearchEnv(BaseTextEnv):
-    """One rollout: a turn in, what the search returned and the turn's reward out.
+    """One rollout. `step` takes a turn of the policy, and returns what the search found and the
+    reward of the turn.
 
-    A turn earns what it adds to the steps' share of the value (`Score.credit`), and the last turn
-    the rest, so that a rollout's rewards add up to its value. Each turn is parsed once. The last
-    turn's `metadata["score"]` is the value itself. A rollout without a value raises `NoScoreError`,
-    unless `abstained` says what to take instead.
+    The reward of a turn is what it adds to the value that the steps have earned (`Score.credit`).
+    The last turn gets the remainder, so that the rewards add up to the value of the rollout, which
+    is also in the last `metadata["score"]`. A rollout without a value raises `NoScoreError`, unless
+    the setting `abstained` has a value for it.
+
+    `extras` is the row of the data set; `extras["reward_spec"]["ground_truth"]` has the gold
+    answers. Raises `ConfigError` for a row without them.
     """
 
     def __init__(self, env_config: Any = None, extras: Mapping[str, Any] | None = None) -> None:
         super().__init__()
         settings = DEFAULTS | dict(env_config or {})
-        corpus, topk = settings.pop("corpus"), settings.pop("topk")
+        corpus = settings.pop("corpus")
+        topk = settings.pop("topk")
         self.dialect = dialects.load(settings["dialect"])
         self.toolbox = toolbox_of(corpus, topk, self.dialect.name)
         self.scoring = scoring_of(**settings)
-        known = extras or {}
-        self.max_turns = known.get("max_turns", 4)
-        if "ground_truth" not in known.get("reward_spec", {}):
+        row = extras or {}
+        self.max_turns = row.get("max_turns", 4)
+        if "ground_truth" not in row.get("reward_spec", {}):
             raise ConfigError(
                 "SearchEnv: the row has no reward_spec.ground_truth with the gold answers, as "
                 "SkyRL's own search environment needs it; it has: "
-                f"{', '.join(map(str, known)) or 'nothing'}"
+                f"{', '.join(map(str, row)) or 'nothing'}"
             )
-        self.answers = gold_answers(known["reward_spec"]["ground_truth"])
+        self.answers = gold_answers(row["reward_spec"]["ground_truth"])
         self.question: str | None = None
         self.session = self.toolbox.session()
         self.steps: list[Step] = []
-        self.paid = 0.0
+        self.paid = 0.0  # the sum of the rewards of earlier turns
         self.score = Score(None, "the rollout has not ended")
 
     def init(self, prompt: Any) -> tuple[Any, dict[str, Any]]:
@@ -82,14 +88,16 @@ class SearchEnv(BaseTextEnv):
         """Take one turn of the policy."""
         self.turns += 1
         step = self.dialect.parse_turn(action, first=not self.steps)
-        text = self._respond(step)
-        done = text is None or self.turns >= self.max_turns
+        response = self._respond(step)
+        done = response is None or self.turns >= self.max_turns
         reward = self._pay(done)
-        message = {"role": self.dialect.observation_role or "user", "content": text}
-        metadata = {"score": self.score.value, "why": self.score.why} if done else {}
-        return BaseTextEnvStepOutput(
-            observations=[] if done else [message], reward=reward, done=done, metadata=metadata
-        )
+        if done:
+            metadata = {"score": self.score.value, "why": self.score.why}
+            return BaseTextEnvStepOutput(
+                observations=[], reward=reward, done=True, metadata=metadata
+            )
+        message = {"role": self.dialect.observation_role or "user", "content": response}
+        return BaseTextEnvStepOutput(observations=[message], reward=reward, done=False, metadata={})
 
     def get_metrics(self) -> dict[str, Any]:
         """The parts of the rollout's score."""
@@ -99,7 +107,7 @@ class SearchEnv(BaseTextEnv):
         self.session.close()
 
     def _respond(self, step: Step) -> str | None:
-        """What the environment says after a turn, which is noted; `None` ends the rollout."""
+        """Note a turn, and return the environment's response; `None` ends the rollout."""
         if step.call is None or step.answer is not None:
             self.steps.append(step)
             return self.dialect.controller_reply(self.steps)
@@ -114,9 +122,14 @@ class SearchEnv(BaseTextEnv):
         return trajectory_of(self.steps, self.question, self.answers, self.dialect.name)
 
     def _pay(self, done: bool) -> float:
+        """The reward of the turn that was noted last."""
         [score] = self.scoring.score_trajectories([self.trajectory])
         if done:
             self.score = score
-        worth = self.scoring.number(score) if done else sum(score.credit[0])
-        reward, self.paid = worth - self.paid, worth
+            total = self.scoring.number(score)
+        else:
+            step_rewards, _ = score.credit
+            total = sum(step_rewards)
+        reward = total - self.paid
+        self.paid = total
         return reward

@@ -1,8 +1,7 @@
-"""TRL: a reward of ours as a reward function of its trainers.
+"""TRL: a reward of this package as a reward function of TRL's trainers.
 
-Nothing that a policy wrote is evidence here. In a rollout that had a `SearchEnvironment` the
-evidence is what the environment returned; in any other it is what TRL's messages of role `tool`
-hold.
+Nothing that a policy wrote is evidence. In a rollout with a `SearchEnvironment` the evidence is
+what the environment returned; in any other it is what TRL's messages of role `tool` hold.
 """
 
 import dataclasses
@@ -26,7 +25,8 @@ from ..trajectory import Trajectory
 
 FORGED = "response_forged"
 _FAILED = "{'error': "
-"""How TRL begins the tool message of a call that it could not run: its words repeat the policy's.
+"""The beginning of TRL's tool message for a call that it could not run. The message repeats words
+of the policy, so that it is no evidence.
 """
 _log = logging.getLogger(__name__)
 Message = Mapping[str, Any]
@@ -39,9 +39,9 @@ def trl_reward(
 
     Args:
         reward: "pou", "veritas", "pokee", "answer_only", or any reward or mix that does not ask the
-            policy itself. "pou" pays only right answers that the evidence they cite supports: half
-            for citations, a quarter each for the answer and its support. An invalid format is -1.
-            It is not all of Proof-of-Use, see `Scoring`.
+            policy itself. "pou" is half citations, a quarter the answer and a quarter its support;
+            it rewards only right answers that the cited evidence supports, and is -1 for an invalid
+            format. It is not all of Proof-of-Use, see `Scoring`.
         dialect: how the policy writes. The prompt must ask for it, as `Dialect.prompt` does.
         answers: the column of the dataset that holds the gold answers.
 
@@ -52,7 +52,7 @@ def trl_reward(
 
     Example:
         >>> chat = [{"role": "assistant", "content": "<think>I know.</think><answer>Rome</answer>"}]
-        >>> # right, and it rests on nothing
+        >>> # right, but it cites nothing
         >>> trl_reward("pou")(completions=[chat], answers=[["Rome"]])
         [0.0]
     """
@@ -62,12 +62,12 @@ def trl_reward(
 def trl_reward_parts(
     reward: Mix | str = "pou", *, dialect: str = "pou", answers: str = "answers"
 ) -> "list[TRLRewardPart]":
-    """The same as one function for each part, for
+    """As `trl_reward`, but with a function for each part of a mix, for
     `multi_objective_aggregation="normalize_then_sum"`.
 
-    Each returns what its part adds to the mix's value, weight and gate included, so that all of
-    them together are what `trl_reward` returns. The rollouts are scored once. Where one part has no
-    value none has. Arguments and errors are those of `trl_reward`.
+    Each function returns what its part adds to the mix's value, weight and gate included: their sum
+    is the value of `trl_reward`. The rollouts are scored once for all of them. If one part has no
+    value, none has. Arguments and errors are those of `trl_reward`.
 
     Example:
         >>> [part.__name__ for part in trl_reward_parts("veritas")]
@@ -84,13 +84,13 @@ def trl_reward_parts(
 class TRLReward:
     """What `trl_reward` returns: a callable that can be pickled.
 
-    A completion is a list of messages, or a text; `None` and an empty one are rollouts without a
-    turn. A text is the policy's own from end to end, so that nothing in it is evidence. Values are
-    `None` where a judge abstained or nothing applies; TRL leaves such rows out.
+    A completion is a list of messages, or a text. `None` and an empty one are rollouts without a
+    turn. A text was written by the policy from end to end, so that nothing in it is evidence. The
+    value is `None` where a judge abstained or the reward does not apply; TRL leaves such rows out.
 
-    TRL's `log_metric` is given the mean of each part and the share of completions in which the
-    policy wrote a tool response itself, `log_extra` the reason of each value. After the first batch
-    a warning says so where nothing can be learnt from such completions, and what to do.
+    TRL's `log_metric` gets the mean of each part, and the share of completions in which the policy
+    wrote a tool response itself; `log_extra` gets the reason of each value. After the first batch,
+    warnings say what in its completions keeps the policy from learning, and what to do.
     """
 
     scoring: Scoring
@@ -121,7 +121,9 @@ class TRLReward:
         log_extra: Callable[[str, list[Any]], None] | None = None,
         **columns: Any,
     ) -> list[Score]:
-        """The same with reasons and parts."""
+        """The score of each completion, with reason and parts. Raises `ConfigError` without the
+        column of answers.
+        """
         if self.answers not in columns:
             raise ConfigError(
                 f"trl_reward: the dataset has no column {self.answers!r} with the gold answers; "
@@ -155,8 +157,8 @@ class TRLReward:
         return scores
 
     def scores_once(self, completions: Sequence[Any], **batch: Any) -> list[Score]:
-        """`scores`, kept until other completions come: the functions of all parts are given the
-        same list.
+        """`scores`, computed once for one list of completions: TRL gives the functions of all parts
+        the same list.
         """
         if self._last is None or self._last[0] is not completions:
             self._last = completions, self.scores(completions, **batch)
@@ -200,8 +202,8 @@ class TRLReward:
 
 @dataclass
 class TRLRewardPart:
-    """One of what `trl_reward_parts` returns; all of them share `whole`, also when they are pickled
-    together.
+    """The reward function of one part, as `trl_reward_parts` returns it. The functions of all parts
+    share `whole`, also after they were pickled together.
     """
 
     whole: TRLReward
@@ -244,9 +246,8 @@ def read_completion(
     Args:
         completion: messages, a text, or nothing.
         dialect: how the policy writes.
-        question: what it was asked.
-        environment: the rollout's, if it had one; another class than `SearchEnvironment` is passed
-            over.
+        question: the question that the policy was asked.
+        environment: that of the rollout, if it had one. Only a `SearchEnvironment` is used.
 
     Raises:
         DataError: when something in `completion` is not a message.
@@ -264,9 +265,9 @@ def read_completion(
     if isinstance(environment, SearchEnvironment):
         messages = _as_returned(completion, environment, dialects.load(dialect))
         return dialects.parse(messages, dialect, question, fenced=True, responses="messages")
-    messages = [
-        {**message, "content": ""} if _is_failure(message) else message for message in completion
-    ]
+    messages = []
+    for message in completion:
+        messages.append({**message, "content": ""} if _is_failure(message) else message)
     return dialects.parse(messages, dialect, question, responses="messages")
 
 
@@ -285,8 +286,8 @@ def asked_in(prompt: Any, dialect: str) -> str | None:
 def _as_returned(
     completion: Sequence[Message], environment: SearchEnvironment, dialect: Dialect
 ) -> list[Message]:
-    """The messages with what the environment returned in the place of each tool message, and with
-    nothing in those that it did not write: TRL writes some itself, out of the policy's words.
+    """The messages with the content of each tool message replaced by what the environment returned.
+    Tool messages that TRL wrote itself, out of the policy's words, become empty.
     """
     tool_messages = [message for message in completion if message.get("role") == "tool"]
     contents = [str(message.get("content")) for message in tool_messages]
@@ -304,21 +305,23 @@ def _as_returned(
 
 
 def _step_of(trainer_state: Any) -> int:
-    """The step that rollouts are for, by which a mix warms up: counted from 1 in a training, and 0
-    outside of one.
+    """The step of the optimizer that rollouts are for, which the warm-up of a mix goes by: counted
+    from 1 in a training, and 0 outside of one.
     """
-    step: int = getattr(trainer_state, "global_step", -1)
-    return step + 1
+    finished_steps: int = getattr(trainer_state, "global_step", -1)
+    return finished_steps + 1
 
 
 def _is_failure(message: Message) -> bool:
+    """Whether this is TRL's message about a call that it could not run."""
     content = message.get("content")
-    return (
-        message.get("role") == "tool" and isinstance(content, str) and content.startswith(_FAILED)
-    )
+    if message.get("role") != "tool" or not isinstance(content, str):
+        return False
+    return content.startswith(_FAILED)
 
 
 def _forged(trajectory: Trajectory) -> bool:
+    """Whether the policy wrote a tool response itself."""
     return any(issue.kind == FORGED for issue in trajectory.all_issues())
 
 

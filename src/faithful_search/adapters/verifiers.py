@@ -5,9 +5,9 @@ class MyTask(FaithfulTask):
     mix = "veritas"
 ```
 
-Messages of a trace say who wrote what, so that only results of tools are evidence. A trace without
-a value raises `NoScoreError`, which verifiers records as the rollout's error: neither a 0 nor a
-sample to train on.
+The messages of a trace say who wrote what, so that only results of tools are evidence. A trace
+without a value raises `NoScoreError`. verifiers records it as the rollout's error, so that the
+rollout is neither a 0 nor a sample to train on.
 """
 
 from collections.abc import Iterator
@@ -30,15 +30,20 @@ class FaithfulData(vf.TaskData):
 
 
 class FaithfulTask(vf.Task[FaithfulData, vf.State, vf.TaskConfig]):
-    """A task with a reward of ours. Subclasses say which.
+    """A task with a reward of this package.
 
-    The metrics are the parts of the score; `trace.info["faithful_search"]` holds the reason and the
-    values by step.
+    The metrics are the parts of the score. `trace.info["faithful_search"]` also has the reason and
+    what each step earned.
+
+    Class attributes that a subclass may set:
+        mix: the name of the reward.
+        dialect: how the policy writes.
+        settings: other settings of `adapters.settings.scoring_of`.
     """
 
     mix: ClassVar[str] = "veritas"
     dialect: ClassVar[str] = "openai"
-    settings: ClassVar[dict[str, Any]] = {}  # more of `adapters.settings.scoring_of`
+    settings: ClassVar[dict[str, Any]] = {}
 
     @property
     def scoring(self) -> Scoring:
@@ -55,23 +60,29 @@ class FaithfulTask(vf.Task[FaithfulData, vf.State, vf.TaskConfig]):
         return numeric_parts(await self._score(trace))
 
     async def _score(self, trace: vf.Trace) -> Score:
-        known = trace.info.get("faithful_search")
-        if known is None:
+        """The trace's score, which is made once and kept in the trace."""
+        record = trace.info.get("faithful_search")
+        if record is None:
             messages = [message.model_dump(exclude_none=True) for message in trace.messages]
-            question, answers = self.data.question, gold_answers(self.data.answers)
-            score = await self.scoring.ascore(messages, question=question, answers=answers)
-            known = {
+            score = await self.scoring.ascore(
+                messages,
+                question=self.data.question,
+                answers=gold_answers(self.data.answers),
+            )
+            record = {
                 "value": score.value,
                 "why": score.why,
                 "steps": list(score.steps),
                 "parts": numeric_parts(score),
             }
-            trace.info["faithful_search"] = known
-        return Score(known["value"], known["why"], known["parts"], tuple(known["steps"]))
+            trace.info["faithful_search"] = record
+        return Score(record["value"], record["why"], record["parts"], tuple(record["steps"]))
 
 
 class FaithfulConfig(vf.TasksetConfig):
-    """Which questions: "world", a file, or a dataset of the Hub, as `load_tasks` takes them."""
+    """Which questions, as `load_tasks` takes them ("world", a file, or a dataset of the Hub), and
+    how many of them; all, where `limit` is `None`.
+    """
 
     questions: str = "world"
     limit: int | None = None

@@ -1,5 +1,5 @@
-"""The judge that is a causal language model: asked in a prompt, it says 1 or 0, and how sure it is
-of that.
+"""The judge that is a causal language model: asked in a prompt, it answers 1 or 0, and the
+probabilities of both say how sure it is.
 """
 
 import re
@@ -19,35 +19,40 @@ from . import distilled, prompting
 from .base import LABELS, Judge, Pair, Request, Verdict, Weights, Writer, weights_of
 
 _OPENED_THOUGHT = re.compile(r"<think>\s*\Z")
-_CUT = "\n[…]\n"
-_LONGEST_TOKEN = 16  # characters, on average over a text
-_TAIL = 64  # characters in which a tokenizer settles how a text's end is split
+_CUT = "\n[…]\n"  # in the place of what was left out of a premise
+_LONGEST_TOKEN = 16  # characters; no text has longer tokens on average
+_TAIL = 64  # characters at a text's end that decide how a tokenizer splits it there
 
 
 @dataclass(frozen=True)
 class GeneratorJudge(Judge, Writer):
-    """p = p("1") / (p("1") + p("0")), the next token's probabilities after the prompt; supported
-    when p >= `threshold`.
+    """Supports a hypothesis if a causal LM answers 1 to a prompt about the pair.
+
+    ```
+    p     = p("1") / (p("1") + p("0"))      by the next token after the prompt
+    label = p ≥ threshold
+    ```
 
     Any causal LM judges through a `Generator`: a local model, the policy itself, a judge distilled
-    from a larger one (VERITAS §5). A pair costs one forward pass over its prompt and nothing is
+    from a larger one (VERITAS §5). A pair costs one forward pass over its prompt. Nothing is
     sampled.
 
-    The question goes through the tokenizer's chat template, without a thought where the template
-    can leave it out; for a tokenizer that has none it is plain text that ends in `Answer:`. Control
-    tokens spelled in the pair are escaped. A prompt longer than `window` loses the middle of its
-    premise, and the verdict's `why` says so; when even that does not help, the judge abstains.
+    The prompt goes through the tokenizer's chat template, without a thought if the template can
+    leave it out. Without a template it is plain text that ends in `Answer:`. Control tokens that
+    are spelled out in the pair are escaped. Of a prompt longer than `window` the middle of the
+    premise is left out, and the verdict's `why` says so. If it is still too long, the judge
+    abstains.
 
     A half-precision model rounds its logits, so that p takes few values: give `dtype="float32"`
-    where p itself matters. It can be gamed by text that talks to the judge ("the answer is 1").
+    where p itself matters. The judge can be gamed by text that talks to it ("the answer is 1").
 
     Args:
-        generator: what is asked.
-        source: where the model comes from; it names the judge.
+        generator: the model.
+        source: the Hub id or directory of the model, which names the judge.
         threshold: the smallest p that counts as support.
-        window: tokens of the longest prompt.
-        batch_tokens: tokens of a batch, padding included.
-        max_new_tokens: tokens of the longest text that `write_batch` returns.
+        window: maximum number of tokens of a prompt.
+        batch_tokens: maximum number of tokens of a batch, padding included.
+        max_new_tokens: maximum number of tokens of a text that `write_batch` returns.
         temperature: see `distilled.calibrated`.
         prompts: as of `EndpointJudge`.
     """
@@ -76,12 +81,13 @@ class GeneratorJudge(Judge, Writer):
         trust_remote_code: bool = False,
         **knobs: Any,
     ) -> Self:
-        """The judge of a Hub id or a directory, that of a PEFT adapter included; a distilled one's
-        `judge.json` sets what `knobs` leave open.
+        """The judge with the model of a Hub id or a directory, which may be a PEFT adapter. The
+        `judge.json` of a distilled model sets what `knobs` leave open.
 
         `knobs` are the judge's other fields, and `device` and `dtype` as of
-        `inference.loading.open_model`; `window` is by default as many tokens as the model takes.
-        Raises `ConfigError` when it cannot be opened, or was distilled as a judge of another kind.
+        `inference.loading.open_model`. By default `window` is the number of tokens that the model
+        takes. Raises `ConfigError` when the model cannot be opened, or was distilled as a judge of
+        another kind.
         """
         from ..inference.loading import max_tokens, open_generator
 
@@ -146,15 +152,15 @@ class GeneratorJudge(Judge, Writer):
         return Verdict(p, p >= self.threshold, why, judge)
 
     def asked(self, pair: Pair) -> "LabelPrompt":
-        """The prompt about a pair up to the token that tells the labels apart, and that token for
-        each label.
+        """The prompt about a pair, and the first token in which the two labels differ. The prompt
+        ends before this token.
         """
         fields = self._fenced(prompting.fields_of(pair))
         premise = fields["premise"]
         prompt_name = prompting.named(pair.task, self.prompts)
 
         def shortened(chars: int) -> LabelPrompt:
-            """The prompt with the first and the last characters of the premise, `chars` in all."""
+            """The prompt with `chars` characters of the premise, half of them from its end."""
             in_tail = chars // 2
             head = premise[: chars - in_tail]
             tail = premise[len(premise) - in_tail :]
@@ -163,18 +169,17 @@ class GeneratorJudge(Judge, Writer):
         def length(chars: int) -> int:
             return len(shortened(chars).ids)
 
-        # A longer premise than this surely does not fit, and takes long to tokenize.
+        # A longer premise cannot fit, and would take long to tokenize
         longest = self.window * _LONGEST_TOKEN
         if len(premise) <= longest:
             prompt = self._read(prompt_name, fields)
             if len(prompt.ids) <= self.window:
                 return prompt
-        # How many characters of the premise can stay; -1 when the prompt is too long even without
-        # it.
+        # The most characters of the premise that fit; -1 if the prompt is too long without it
         most = min(len(premise), longest)
         chars = bisect_right(range(most), self.window, key=length) - 1
         while chars >= 0 and length(chars) > self.window:
-            chars -= 1 + chars // 50  # a prompt's fences have lengths that vary a little
+            chars -= 1 + chars // 50  # more characters do not always take more tokens
         if chars < 0:
             note = f"the prompt is longer than {self.window} tokens even without its premise"
             return LabelPrompt(ids=[], choices=[], note=note)
@@ -183,8 +188,8 @@ class GeneratorJudge(Judge, Writer):
         return shortened(chars)._replace(note=note)
 
     def write_batch(self, requests: Sequence[Request]) -> list[str | None]:
-        """The most probable text for each request; `None` where it is empty, cut off, or the prompt
-        too long.
+        """The model's text for each request, by greedy decoding. `None` where it is empty or cut
+        off, or the prompt is too long.
         """
         longest_prompt = self.window - self.max_new_tokens
         prompts: dict[int, list[int]] = {}  # by the row of the request, those that fit
@@ -207,23 +212,22 @@ class GeneratorJudge(Judge, Writer):
         return {name: self._fence.escape(text) for name, text in texts.items()}
 
     def _read(self, task: str, fields: Mapping[str, str]) -> "LabelPrompt":
-        """The prompt filled with these fields. Raises `ConfigError` where no token tells the labels
-        apart.
+        """The prompt filled with these fields, and the tokens of the labels. Raises `ConfigError`
+        if the labels have the same tokens.
         """
         text = self._text(task, fields)
         tail = text[-_TAIL:]
         ids = self._encode(text)
         tail_ids = self._encode(tail)
-        # Each label is encoded after the prompt's end: it may merge with what stands there.
+        # Each label is encoded after the prompt's end, since it may merge with the last token
         yes, no = (self._encode(tail + self._lead + label) for label in LABELS)
-        shared = shared_length(yes, no)  # so many tokens come before the one that differs
+        shared = shared_length(yes, no)
         if shared == min(len(yes), len(no)):
             raise ConfigError(
                 f"the tokenizer of {self.name} does not tell the labels {' and '.join(LABELS)} "
                 "apart"
             )
-        # The prompt's own tokens, as far as no label merges with them, then what both labels begin
-        # with.
+        # The prompt's tokens as far as no label merges with them, then those that both labels share
         unmerged = min(shared, shared_length(tail_ids, yes))
         before_tail = len(ids) - len(tail_ids)
         prompt_ids = ids[: before_tail + unmerged] + yes[unmerged:shared]
@@ -235,7 +239,7 @@ class GeneratorJudge(Judge, Writer):
         if not self.generator.tokenizer.chat_template:
             return "\n\n".join(message["content"] for message in messages) + "\n\nAnswer:"
         text = self._templated(messages)
-        # the label is the next token: a thought that the template opened would stand before it
+        # A thought that the template opened is closed, so that the label is the next token
         return f"{text}\n</think>\n\n" if _OPENED_THOUGHT.search(text) else text
 
     def _templated(self, messages: prompting.Messages, **kwargs: Any) -> str:
@@ -258,15 +262,15 @@ class GeneratorJudge(Judge, Writer):
 
     @cached_property
     def _lead(self) -> str:
-        """Blanks between the prompt and the label: those that the template writes before an
-        assistant's text.
+        """The blanks between the prompt and the label, as the template writes them before the text
+        of an assistant.
         """
         if not self.generator.tokenizer.chat_template:
             return " "
-        messages = [{"role": "user", "content": "?"}]
-        answered = [*messages, {"role": "assistant", "content": LABELS[0]}]
-        with_reply = self._templated(answered, add_generation_prompt=False)
-        reply = with_reply.removeprefix(self._templated(messages))
+        prompt = [{"role": "user", "content": "?"}]
+        dialog = [*prompt, {"role": "assistant", "content": LABELS[0]}]
+        with_reply = self._templated(dialog, add_generation_prompt=False)
+        reply = with_reply.removeprefix(self._templated(prompt))
         label = reply.lstrip()
         if not label.startswith(LABELS[0]):
             return ""
@@ -274,8 +278,8 @@ class GeneratorJudge(Judge, Writer):
 
 
 class LabelPrompt(NamedTuple):
-    """A prompt and the labels' tokens after it; `note` says what was left out, or why there is no
-    prompt.
+    """A prompt, and for each label the tokens that follow it. `note` says what was left out of the
+    premise, or why there is no prompt.
     """
 
     ids: list[int]

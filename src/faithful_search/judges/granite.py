@@ -20,21 +20,26 @@ from .windowed import Input, WindowedJudge, WindowReading, architecture_of, as_r
 
 _CRITERION = "groundedness"
 _SCORE = "<score>"
-_OPENING = 32  # the most tokens that the model writes before its score
+_OPENING = 32  # the largest number of tokens that the model writes before its score
 
 
 @dataclass(frozen=True)
 class GraniteJudge(WindowedJudge):
-    """p = max over windows of the evidence of p(no) / (p(yes) + p(no)), by Granite Guardian.
+    """Supports a hypothesis if Granite Guardian finds it grounded in the evidence.
 
-    The model is asked through its own chat template whether the criterion `groundedness`, which
-    means a lack of it, is met by an assistant's message beside a document, without a thought. It
-    writes up to `<score>`; yes and no are the words after that, and yes says *not* grounded. Where
-    it writes no score, the judge abstains. Control tokens and tags in the texts are escaped.
+    ```
+    p = max over windows of the evidence of p(no) / (p(yes) + p(no))
+    ```
+
+    The model's own chat template shows it a document (the evidence) and an assistant's message (the
+    hypothesis), and asks whether the message violates the criterion `groundedness`. So yes means
+    *not* grounded. The model writes up to `<score>`, without a thought; p is read off the
+    probabilities of yes and no after that. If it writes no score, the judge abstains. Control
+    tokens and tags in the texts are escaped.
 
     A half-precision model rounds its logits, so that p takes few values: give `dtype="float32"`
-    where p itself matters. It is made for answers, not for thoughts, and does not read the
-    question. It can be gamed by repeating the evidence.
+    where p itself matters. The model is made for answers, not for thoughts, and does not read the
+    question. The judge can be gamed by repeating the evidence.
 
     Args:
         model, tokenizer, source, threshold, window, stride, batch_tokens, temperature, longest: as
@@ -51,9 +56,10 @@ class GraniteJudge(WindowedJudge):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        text = self._asked("⟪document⟫", "⟪answer⟫", _CRITERION)
-        shown = "⟪document⟫" in text and "⟪answer⟫" in text
-        if not shown or text == self._asked("⟪document⟫", "⟪answer⟫", "harm"):
+        text = self._prompt("⟪document⟫", "⟪answer⟫", _CRITERION)
+        shows_texts = "⟪document⟫" in text and "⟪answer⟫" in text
+        names_criterion = text != self._prompt("⟪document⟫", "⟪answer⟫", "harm")
+        if not shows_texts or not names_criterion:
             raise ConfigError(
                 f"the chat template of {self.name} does not write `documents` and the criterion in "
                 "`guardian_config` into its prompt; take a Granite Guardian 3.3"
@@ -70,45 +76,47 @@ class GraniteJudge(WindowedJudge):
         return generator.model, generator.tokenizer
 
     def encode(self, inputs: Sequence[Input]) -> list[dict[str, Any]]:
-        texts = [self._asked(each.premise, each.hypothesis, _CRITERION) for each in inputs]
+        texts = [self._prompt(pair.premise, pair.hypothesis, _CRITERION) for pair in inputs]
         encoded = self.tokenizer(texts, add_special_tokens=False, verbose=False)
         return as_rows(encoded["input_ids"])
 
     def read(self, inputs: Sequence[Input]) -> list[WindowReading]:
         prompts = [row["input_ids"] for row in self.encode(inputs)]
         readings = [WindowReading(None, "the prompt is longer than the model takes")] * len(prompts)
-        fit = []
+        fitting = []
         for number, prompt in enumerate(prompts):
             if self.limit is None or len(prompt) + _OPENING <= self.limit:
-                fit.append(number)
-        lengths = [len(prompts[number]) + _OPENING for number in fit]
+                fitting.append(number)
+        lengths = [len(prompts[number]) + _OPENING for number in fitting]
         for batch in batches(lengths, self.batch_tokens):
-            numbers = [fit[place] for place in batch]
+            numbers = [fitting[place] for place in batch]
             scores = self._scores([prompts[number] for number in numbers])
             for number, reading in zip(numbers, scores, strict=True):
                 readings[number] = reading
         return readings
 
     def _scores(self, prompts: Sequence[list[int]]) -> list[WindowReading]:
-        """p of each prompt's answer, by the words that may follow the opening of its score."""
+        """p of each prompt, by the probabilities of yes and no after `<score>`."""
         sampling = Sampling(temperature=0.0, max_new_tokens=_OPENING, stop=(_SCORE,))
         completions = self._generator.generate(prompts, sampling)
         contexts = []
         readings = [WindowReading(None)] * len(prompts)
-        scored = []
+        scored = []  # the numbers of the prompts after which the model writes a score
         for number, completion in enumerate(completions):
-            written = self.tokenizer.decode(completion.ids)
-            if written.endswith(_SCORE):
+            opening = self.tokenizer.decode(completion.ids)
+            if opening.endswith(_SCORE):
                 scored.append(number)
                 contexts.append([*prompts[number], *completion.ids])
             else:
                 readings[number] = WindowReading(
-                    None, f"the model wrote no score: {shortened(written, 80)!r}"
+                    None, f"the model wrote no score: {shortened(opening, 80)!r}"
                 )
-        yes, no = (self._spellings(word) for word in ("yes", "no"))
+        yes = self._spellings("yes")
+        no = self._spellings("no")
         probabilities = self._generator.choice_probs(contexts, [[*yes, *no]] * len(contexts))
-        for number, each in zip(scored, probabilities, strict=True):
-            ungrounded, grounded = sum(each[: len(yes)]), sum(each[len(yes) :])
+        for number, of_spellings in zip(scored, probabilities, strict=True):
+            ungrounded = sum(of_spellings[: len(yes)])
+            grounded = sum(of_spellings[len(yes) :])
             total = ungrounded + grounded
             if 0 < total < float("inf"):
                 readings[number] = WindowReading(grounded / total)
@@ -117,14 +125,16 @@ class GraniteJudge(WindowedJudge):
         return readings
 
     def _spellings(self, word: str) -> list[list[int]]:
-        """The tokens of a word, with and without a blank before it, where these differ."""
-        encoded = (
-            tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-            for text in (f" {word}", word)
-        )
-        return [list(ids) for ids in dict.fromkeys(encoded)]
+        """The tokens of a word with a blank before it, and without one if they differ."""
+        spellings: list[list[int]] = []
+        for text in (f" {word}", word):
+            ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+            if ids not in spellings:
+                spellings.append(ids)
+        return spellings
 
-    def _asked(self, document: str, answer: str, criterion: str) -> str:
+    def _prompt(self, document: str, answer: str, criterion: str) -> str:
+        """The text of the prompt about an answer and a document."""
         return templated(
             self.tokenizer,
             [{"role": "assistant", "content": answer}],

@@ -1,5 +1,5 @@
-"""Requests to an endpoint for a label, several labels or a text, in the strictest form that it
-takes, and the reading of its replies.
+"""Requests to an endpoint for a label, several labels or a text, and how replies are read. A label
+is asked for in the strictest form that the server accepts.
 """
 
 import math
@@ -13,14 +13,13 @@ import msgspec
 from ..wire.llm import ChatReply, Unanswered, Unreadable
 from .prompting import Messages
 
-# Numbers of tokens, about: of what a chat template adds, of a label, of a line as "12: 1" for one
-# question of a group, and of a text that is written
-_TEMPLATE_TOKENS = 12
+# Estimates, in tokens
+_TEMPLATE_TOKENS = 12  # what a chat template adds
 _LABEL_TOKENS = 2
-_LINE_TOKENS = 4
-_TEXT_TOKENS = 96
-_SHORT = 16  # the most tokens of a reply without reasoning
-_CHARACTERS = 4  # of a token of English, about
+_LINE_TOKENS = 4  # "12: 1", the label of one question of a group
+_TEXT_TOKENS = 96  # a text that is written
+_SHORT = 16  # the longest reply without reasoning
+_CHARACTERS = 4  # of an English token
 _LABEL = re.compile(r"""\A[\s"'`*]*+([01])[\s"'`*.]*+\Z""")
 _JSON_LABEL = re.compile(
     r'\A(?:```(?:json)?+)?+\s*+\{\s*+"label"\s*+:\s*+"?+([01])"?+\s*+\}\s*+(?:```)?+\Z'
@@ -29,10 +28,10 @@ _LINE = re.compile(r"\A([0-9]{1,3}+)\s*+:\s*+([01])\Z")
 
 
 class Question(msgspec.Struct, frozen=True):
-    """One request: for a label; with `writes` for a text; with `members` for the labels of these
+    """A request for a label; with `writes` for a text; with `members` for the labels of these
     questions, all at once.
 
-    `key` is its place in the cache, `body` the parameters of the request besides the messages.
+    `key` is its key in the cache. `body` has the parameters of the request besides the messages.
     """
 
     key: str
@@ -43,12 +42,14 @@ class Question(msgspec.Struct, frozen=True):
 
     @property
     def one_label(self) -> bool:
-        """Whether log-probs and constrained output make sense."""
+        """Whether a single label is asked for, so that log-probs and constrained output make
+        sense.
+        """
         return not (self.writes or self.members)
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """About how many tokens prompt and answer take."""
+        """An estimate of the number of tokens of the prompt and of the reply."""
         characters = sum(len(message["content"]) for message in self.messages)
         prompt = characters // _CHARACTERS + _TEMPLATE_TOKENS
         most = self.body.get("max_tokens") or _TEXT_TOKENS
@@ -58,14 +59,13 @@ class Question(msgspec.Struct, frozen=True):
             return prompt, _LINE_TOKENS * len(self.members)
         if most <= _SHORT:
             return prompt, _LABEL_TOKENS
-        return prompt, most  # a model that may write more than a label needs may reason
+        return prompt, most  # a model that is given more tokens may reason
 
 
 class JudgeAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A label with its p, a text, or the labels of a group's members; this is what the cache holds.
+    """A label with its p, a text, or the labels of a group's members, as the cache holds it.
 
-    `together` marks the label of a question that was asked within a group. `missing` says why there
-    is no answer.
+    `together`: the question was asked within a group. `missing` says why there is no answer.
     """
 
     p: float | None = None
@@ -77,7 +77,7 @@ class JudgeAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def read(question: Question, reply: ChatReply) -> JudgeAnswer:
-    """What a reply says. Raises `Unreadable` when it is not what was asked for."""
+    """The answer in a reply. Raises `Unreadable` if the reply is not what was asked for."""
     text = after_thought(reply.text)
     if question.writes:
         if not text or reply.cut:
@@ -104,15 +104,17 @@ def _unreadable(reply: ChatReply, why: str) -> Unreadable:
 
 
 def label_of(reply: ChatReply) -> tuple[float, bool] | None:
-    """p(1) and the label, p = p₁ / (p₁ + p₀) at the label's token where log-probs are given, else 1
-    or 0; `None` when the reply is not one label (or `{"label": 1}`) and nothing else.
+    """p and the label in a reply; `None` unless the reply is a single label (or `{"label": 1}`).
+
+    p = p(1) / (p(1) + p(0)) at the token of the label if there are log-probs, else 1 or 0. With
+    log-probs p decides the label.
     """
     text = after_thought(reply.text)
     match = _LABEL.match(text) or _JSON_LABEL.match(text)
     if match is None:
         return None
     label = match[1]
-    # the last token that reads as the label: a thought before it may hold digits too
+    # The last token that is the label, since a thought before it may have digits, too
     top = next((top for token, top in reversed(reply.tokens) if token.strip() == label), {})
     supported = _probability("1", top)
     unsupported = _probability("0", top)
@@ -122,35 +124,42 @@ def label_of(reply: ChatReply) -> tuple[float, bool] | None:
 
 
 def _probability(label: str, logprobs: Mapping[str, float]) -> float:
-    """The probability of a label, which tokenizers write with and without a blank."""
+    """The probability of a label, summed over its tokens with and without a blank."""
     return sum(math.exp(logprob) for token, logprob in logprobs.items() if token.strip() == label)
 
 
 def labels_of(text: str, count: int) -> tuple[bool, ...] | None:
-    """The labels of `count` claims; `None` when the text is not one line for each (`2: 0`) and
-    nothing else.
-    """
-    lines = [_LINE.match(line.strip()) for line in text.splitlines() if line.strip()]
-    labels = {int(line[1]): line[2] == "1" for line in lines if line}
-    if len(lines) != count or None in lines or set(labels) != set(range(1, count + 1)):
+    """The labels of `count` claims; `None` unless the text is one line for each (`2: 0`)."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if len(lines) != count:
         return None
-    return tuple(labels[number] for number in range(1, count + 1))
+    labels: dict[int, bool] = {}
+    for line in lines:
+        match = _LINE.match(line)
+        if match is None:
+            return None
+        labels[int(match[1])] = match[2] == "1"
+    numbers = range(1, count + 1)
+    if labels.keys() != set(numbers):
+        return None
+    return tuple(labels[number] for number in numbers)
 
 
 def after_thought(text: str) -> str:
-    """What follows a reasoning model's thought; nothing while the thought is not closed."""
-    # many chat templates open the thought themselves, so that only its end is in the reply
+    """The text after a reasoning model's thought; empty if the thought is not closed."""
+    # Many chat templates open the thought themselves, so that only its end is in the reply
     reply = text.rpartition("</think>")[2].strip()
     return "" if reply.startswith("<think>") else reply
 
 
-# vLLM; vLLM before 0.11; llama.cpp; SGLang. Each takes its own and ignores the others.
+# Each server takes its own parameter and ignores the others
 _CHOICE: Mapping[str, Any] = {
-    "structured_outputs": {"choice": ["0", "1"]},
-    "guided_choice": ["0", "1"],
-    "grammar": 'root ::= "0" | "1"',
-    "regex": "[01]",
+    "structured_outputs": {"choice": ["0", "1"]},  # vLLM
+    "guided_choice": ["0", "1"],  # vLLM before 0.11
+    "grammar": 'root ::= "0" | "1"',  # llama.cpp
+    "regex": "[01]",  # SGLang
 }
+# Parts of error messages
 _LOGPROB_WORDS = ("logprob", "log_prob", "logits_all")
 _CHOICE_WORDS = ("structured_output", "guided", "grammar", "regex")
 _AMOUNT = re.compile("top_logprobs|greater|less|most|max|exceed|between")
@@ -158,8 +167,8 @@ _TOO_LONG = re.compile(r"context|too (?:long|large|many)|maximum|exceed")
 
 
 class ReplyForm(NamedTuple):
-    """One way to ask for a label: how many log-probs at each token, and whether only the two labels
-    may be replied.
+    """A way to ask for a label: with so many log-probs at each token, and with `choice` so that
+    only the two labels can be sampled.
     """
 
     top_logprobs: int = 0
@@ -176,8 +185,8 @@ class ReplyForm(NamedTuple):
         return parameters
 
     def refused(self, error: Unanswered) -> bool:
-        """Whether the error is about this form, and not about the request's length or the server's
-        health.
+        """Whether the server refused this form. Else the error is about the length of the request,
+        or the server has failed.
         """
         message = str(error).lower()
         words: tuple[str, ...] = ()
@@ -191,14 +200,14 @@ class ReplyForm(NamedTuple):
         return error.status == 500 and is_named
 
     def without(self, error: Unanswered) -> "ReplyForm":
-        """What is left of this form for a server that has refused it."""
+        """The next form to try with a server that has refused this one."""
         message = str(error).lower()
         if self.top_logprobs and any(word in message for word in _LOGPROB_WORDS):
-            # some servers refuse more than 5
+            # Some servers refuse more than 5
             is_too_many = self.top_logprobs > 5 and _AMOUNT.search(message)
             return self._replace(top_logprobs=5 if is_too_many else 0)
         if self.choice:
-            # Log-probs are worth more, so what constrains the output is given up before them
+            # Log-probs are worth more than constrained output, and are given up last
             return self._replace(choice=False)
         return ReplyForm()
 
@@ -208,18 +217,19 @@ RICHEST = ReplyForm(20, True)
 
 @dataclass
 class Ladder:
-    """The richest form that the server has not refused yet.
+    """The richest form that the server has not refused so far. It is shared by concurrent
+    questions.
 
-    `settled`: the server has answered a question in this form, so that it stays.
+    `settled`: the server has answered a question in this form, so that the form stays.
     """
 
     current: ReplyForm = RICHEST
     settled: bool = False
 
     def step_down(self, form: ReplyForm, error: Unanswered) -> bool:
-        """Whether to ask again because `form` was refused and another one is to be tried."""
+        """Take the next form if `form` was refused. Returns whether to ask again."""
         if form != self.current:
-            return True  # a concurrent question was refused first and has stepped down already
+            return True  # a concurrent question has stepped down already
         if self.settled or not form.refused(error):
             return False
         self.current = form.without(error)

@@ -1,4 +1,4 @@
-"""The judge that compares words: how much of what the hypothesis claims stands in the premise?"""
+"""The judge that compares words: how many of the words of the hypothesis stand in the premise?"""
 
 import re
 import unicodedata
@@ -16,21 +16,22 @@ from ..text import FUNCTION_WORDS
 from .base import Judge, Pair, Task, Verdict
 
 THRESHOLDS: Mapping[Task, float] = {"info_think": 0.5, "think_search": 0.5}
-"""The least p of a pair that is upheld, by task: thoughts and queries also say what is still to be
-found.
+"""The smallest p at which a pair is supported, by task. It is lower where the hypothesis is a
+thought or a query, which also say what is still to be found.
 """
 SUPPORTED = 0.75
-"""The least p in all other tasks."""
+"""The smallest p at which a pair is supported in all other tasks."""
 QUESTION_WEIGHTS: Mapping[Task, float] = {"support": 0.5, "info_think": 0.0}
-"""What a word that stands in the question already counts, by task; 1 in all other tasks."""
+"""The factor on the weight of a word that the question holds, too, by task; 1 in all other tasks.
+"""
 NAME_WEIGHT = 2.0
-"""What names and numbers count; other words count 1."""
+"""The weight of names and numbers; other words have the weight 1."""
 _BEGINNING = 6
-"""The letters by which words are compared that are neither names nor numbers."""
+"""Words that are neither names nor numbers are compared by so many letters."""
 _FEW = 8
 _SHORTEST = 3
-"""At most `_FEW` words, of at least `_SHORTEST` letters each, are looked for one by one: that takes
-a fraction of the time that taking a long premise apart does.
+"""At most `_FEW` words, of at least `_SHORTEST` letters each, are searched for in the premise one
+by one, which is much faster than to split a long premise into words.
 """
 
 _UNSPACED = re.compile(f"[{UNSPACED}]")
@@ -38,9 +39,9 @@ _MARKS = "\u0591-\u05c7\u064b-\u065f\u0900-\u0963\u0966-\u0dff"
 _STRESS = re.compile("[\u0300-\u036f]")
 # "1,200" and "1200" are one number
 _THOUSANDS = re.compile(r",(?<=\d,)(?=\d{3}(?!\d))")
-# "1 200 300" is that number, too; of "5 200" one cannot tell whether it is one number or two
+# "1 200 300" is one number, too; "5 200" may be one number or two
 _GROUPS = re.compile(r"(?<![\w.,])[0-9]{1,3}(?: [0-9]{3}){2,}(?![\w,])")
-# "5kg" says what "5 kg" says
+# "5kg" is the same as "5 kg"
 _UNIT = re.compile(
     r"([0-9])((?:[kcm]?m|[km]?g|[cm]?l|ft|mi|lbs?|oz|mph|km/h|[kmg]?hz|[kmg]?wh?|[kmgt]b|[ap]m|bn)"
     r"(?:\b|[\u00b2\u00b3]))",
@@ -55,15 +56,15 @@ _WRITTEN = re.compile(
     rf"|[^\W_]++(?:[{_WITHIN_WORDS}]++[^\W_]++)*+"
 )
 _OPENING = r"[\s\"'*#(\[\u201c\u2018-]"
-# words that say nothing: function words, and those with which one talks about searching
+# Words that claim nothing: function words, and those with which an agent talks about its search
 _EMPTY = FUNCTION_WORDS.union(
     (files(__package__) / "search_words.txt").read_text(encoding="utf-8").split()
 )
 
 
 class _ScriptPatterns:
-    """The patterns of a script: `word`, a word with a capital (`capitalised`), and such a word
-    where a text begins (`first`) or a sentence (`initial`).
+    """The patterns of a script: for a word (`word`), a word with a capital (`capitalised`), and
+    such a word where a text (`first`) or a sentence (`initial`) begins.
     """
 
     def __init__(self, letter: str, capital: str, unspaced: str = "") -> None:
@@ -81,7 +82,9 @@ _ANY = _ScriptPatterns(
 
 
 class Word(msgspec.Struct, frozen=True):
-    """A word that claims something: as it was written, and whether it is a name or a number."""
+    """A word that claims something. `written` is its spelling, and `marked` says whether it is a
+    name or a number.
+    """
 
     written: str
     marked: bool
@@ -89,29 +92,34 @@ class Word(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class GroundingJudge(Judge):
-    """Upholds a pair when enough of the words of the hypothesis that say something occur in the
-    premise.
+    """Supports a hypothesis if enough of its words occur in the premise.
 
     ```
     p     = Σ weight(w) over the words w that occur in the premise / Σ weight(w) over all words w
     label = p ≥ threshold
     ```
 
-    Each word counts once. Function words, and the English words with which one talks about
-    searching, count nothing. Names (words capitalised inside a sentence) and numbers count double;
-    they must occur as they are, but for case, accents and a final s. Of all other words the first
-    six letters must occur. Words of the question count half for support, and nothing for a thought:
-    to repeat the question is not to consider the evidence. A hypothesis with nothing left has
-    p = 0. Weights and thresholds were chosen on the train side of `measure.agreement.labelled`.
+    Each word of the hypothesis counts once:
 
-    Limits: words, not meaning. A claim that turns the evidence's own words round is supported, a
-    paraphrase is not. Scripts written without blanks (Chinese, Japanese, Thai, …) are compared by
-    pairs of characters, which overlap more by chance, and have no capitals. Between languages only
-    names and numbers can be shared.
+    - Names (words capitalised inside a sentence) and numbers have the weight 2. They must occur as
+      they are, apart from case, accents and a final s.
+    - All other words have the weight 1. Only their first six letters must occur.
+    - Function words have the weight 0, and so have English words with which an agent talks about
+      its search, such as "found" and "confirms".
+    - Words that the question holds, too, have half their weight where support is judged, and the
+      weight 0 in a thought: repeating the question is no reading of the evidence.
+
+    A hypothesis whose weights are all 0 has p = 0. Weights and thresholds were chosen on the train
+    split of `measure.agreement.labelled`.
+
+    Limits: words are compared, not meaning. A claim that uses the words of the evidence to say
+    something else is supported, a paraphrase is not. Scripts written without blanks (Chinese,
+    Japanese, Thai, …) are compared by pairs of characters, which overlap more by chance, and have
+    no capitals. Between languages only names and numbers can be shared.
 
     Args:
-        threshold: the least p of a pair that is upheld, in all tasks; `None` takes 0.5 where a
-            thought or a query is judged and 0.75 elsewhere.
+        threshold: the smallest p at which a pair is supported, in all tasks. `None` takes 0.5 where
+            a thought or a query is judged, and 0.75 elsewhere.
 
     Example:
         >>> pair = Pair("The tower stands in Paris since 1889.", "Built in 1887, the tower is in Paris.")
@@ -140,7 +148,7 @@ class GroundingJudge(Judge):
             return Verdict(0.0, threshold <= 0, "it claims nothing of its own", self.name)
         p = 1 - sum(weights[key] for key in missing) / total
         missed = [key for key in missing if weights[key]]
-        # names and numbers first: they are what a reader checks
+        # Names and numbers first, since a reader checks them first
         missed.sort(key=lambda key: not claimed[key].marked)
         listed = ", ".join(repr(claimed[key].written) for key in missed[:3])
         why = f"not in the premise: {listed}" if listed else ""
@@ -148,7 +156,7 @@ class GroundingJudge(Judge):
 
 
 def _weights(claimed: Mapping[str, Word], pair: Pair) -> dict[str, float]:
-    """What each word of the hypothesis counts, by its key."""
+    """The weight of each word of the hypothesis, by its key."""
     question_weight = QUESTION_WEIGHTS.get(pair.task, 1.0)
     question_words: frozenset[str] = frozenset()
     if pair.question and question_weight != 1:
@@ -156,13 +164,15 @@ def _weights(claimed: Mapping[str, Word], pair: Pair) -> dict[str, float]:
     weights: dict[str, float] = {}
     for key, word in claimed.items():
         weight = NAME_WEIGHT if word.marked else 1.0
-        weights[key] = weight * question_weight if key in question_words else weight
+        if key in question_words:
+            weight *= question_weight
+        weights[key] = weight
     return weights
 
 
 def claims(text: str) -> dict[str, Word]:
-    """The words of a text that say something, in order, by their keys: what they are compared
-    by.
+    """The words of a text that claim something, in order, each by its key: the form in which words
+    are compared.
     """
     folded = _fold(text)
     script = _script(folded)
@@ -179,12 +189,10 @@ def claims(text: str) -> dict[str, Word]:
 
 
 def _names_of(folded: str, script: _ScriptPatterns) -> list[str]:
-    """The words with a capital, each once. A capital says nothing where a text or a sentence
-    begins.
-    """
+    """The words with a capital that does not begin a text or a sentence, each once."""
     first = script.first.match(folded)
-    behind_first = folded[first.end() :] if first else folded
-    inside_sentences = script.initial.sub(" ", behind_first)
+    after_first = folded[first.end() :] if first else folded
+    inside_sentences = script.initial.sub(" ", after_first)
     capitalised = dict.fromkeys(script.capitalised.findall(inside_sentences))
     return [word for word in capitalised if word[0].isupper()]
 
@@ -197,8 +205,9 @@ def terms(text: str) -> set[str]:
 
 
 def stems(text: str) -> list[tuple[int, int, str]]:
-    """The words of a text with their places (start, end) and what they are compared by: the key,
-    of words without digits its first six letters; empty for words that say nothing.
+    """The words of a text, each with its place (start, end) and its stem. The stem is the key of a
+    word with digits, else the first six letters of the key; it is empty for words that claim
+    nothing.
 
     Example:
         >>> stems("He stood in Rome.")
@@ -215,7 +224,7 @@ def stems(text: str) -> list[tuple[int, int, str]]:
 
 
 def pieces(text: str, premise: str) -> list[tuple[str, bool]]:
-    """The text in pieces; True marks the words that say something and do not occur in the premise.
+    """The text in pieces; True marks words that claim something and do not occur in the premise.
 
     Example:
         >>> pieces("It stood in Lyon.", "The tower stands in Paris.")
@@ -244,14 +253,16 @@ def _compared(hypothesis: str, premise: str) -> tuple[Mapping[str, Word], list[s
     missing = _missing(claimed, premise)
     missing_numbers = [key for key in missing if key[0].isdigit()]
     if missing_numbers and _other_notation(missing_numbers, hypothesis, premise):
-        # Both are written alike and compared again, which is seldom worth its time.
+        # Compared again with all numbers in one notation; only then, since it takes time
         claimed = _cached_claims(_numbers_apart(hypothesis))
         missing = _missing(claimed, _numbers_apart(premise))
     return claimed, missing
 
 
 def _other_notation(numbers: Sequence[str], hypothesis: str, premise: str) -> bool:
-    """Whether some of these numbers may stand in the premise in groups, or joined to a unit."""
+    """Whether some of these numbers may stand in the premise in another notation: in groups of
+    digits, or joined to a unit.
+    """
     if any(len(number) > 6 for number in numbers):
         return True
     if _UNIT.search(hypothesis) or _GROUPS.search(hypothesis):
@@ -260,7 +271,7 @@ def _other_notation(numbers: Sequence[str], hypothesis: str, premise: str) -> bo
 
 
 def _before_a_letter(number: str, text: str) -> bool:
-    """Whether the number stands in the text with a letter right behind it, as in "5kg"."""
+    """Whether the number stands in the text with a letter right after it, as in "5kg"."""
     place = text.find(number)
     while place >= 0:
         end = place + len(number)
@@ -271,7 +282,7 @@ def _before_a_letter(number: str, text: str) -> bool:
 
 
 def _numbers_apart(text: str) -> str:
-    """The text with numbers of one piece, and a blank between a number and its unit."""
+    """The text without blanks inside numbers, and with one between a number and its unit."""
     if "\u00a0" in text or "\u202f" in text:  # blanks that keep the groups of a number together
         text = unicodedata.normalize("NFKC", text)
     text = _GROUPS.sub(lambda match: match[0].replace(" ", ""), text)
@@ -285,7 +296,7 @@ def _cached_claims(hypothesis: str) -> Mapping[str, Word]:
 
 @lru_cache(maxsize=256)
 def _question_keys(question: str) -> frozenset[str]:
-    """The keys of a question's words, also of those that say nothing."""
+    """The keys of a question's words, also of those that claim nothing."""
     return frozenset(_singular(word) for word in _words_of(question)[0])
 
 
@@ -303,13 +314,13 @@ def _script(folded: str) -> _ScriptPatterns:
     """The patterns that a text needs."""
     if folded.isascii():
         return _PLAIN
-    # The simple patterns are several times as fast; a curly quote or a dash alone needs no others.
+    # The plain patterns are several times as fast, and do for curly quotes and dashes
     beyond_ascii = "".join(_BEYOND_ASCII.findall(folded))
     return _PLAIN if _ANY.word.search(beyond_ascii) is None else _ANY
 
 
 def _words(folded: str, script: _ScriptPatterns) -> list[str]:
-    """The words in order; scripts without blanks as pairs of characters."""
+    """The words in order, of scripts without blanks each two neighbouring characters."""
     matches = script.word.findall(folded)
     if script is _PLAIN or _UNSPACED.search(folded) is None:
         return matches
@@ -329,18 +340,19 @@ def _missing(claimed: Mapping[str, Word], premise: str) -> list[str]:
         if _script(folded) is _PLAIN:
             return [key for key, word in claimed.items() if not _holds(folded, key, word)]
     words, beginnings = _words_of(premise)
-    return [
-        key
-        for key, word in claimed.items()
-        if key not in words
-        and key + "s" not in words
-        and (word.marked or key[:_BEGINNING] not in beginnings)
-    ]
+    missing = []
+    for key, word in claimed.items():
+        occurs = key in words or key + "s" in words
+        if not word.marked:
+            occurs = occurs or key[:_BEGINNING] in beginnings
+        if not occurs:
+            missing.append(key)
+    return missing
 
 
 def _holds(folded: str, key: str, word: Word) -> bool:
-    """Whether one word stands in a text of the plain script: the same as looking it up among the
-    text's words, without taking all of it apart.
+    """Whether a word stands in a text of the plain script. The same as looking it up in
+    `_words_of`, without splitting the text into words.
     """
     if _stands(folded, key, whole_word=True) or _stands(folded, key + "s", whole_word=True):
         return True
@@ -348,9 +360,8 @@ def _holds(folded: str, key: str, word: Word) -> bool:
 
 
 def _stands(folded: str, letters: str, whole_word: bool) -> bool:
-    """Whether some word is, or begins with, these letters; a shorter beginning than usual is a
-    whole word.
-    """
+    """Whether a word of the text is these letters or, without `whole_word`, begins with them."""
+    # Fewer letters than a beginning has are all that a word has
     whole_word = whole_word or len(letters) < _BEGINNING
     if _PLAIN.word.fullmatch(letters) is None:
         return False
@@ -358,8 +369,8 @@ def _stands(folded: str, letters: str, whole_word: bool) -> bool:
     while start >= 0:
         end = start + len(letters)
         begins_word = not _is_letter(folded[start - 1 : start])
-        goes_on = _is_letter(folded[end : end + 1])
-        if begins_word and not (whole_word and goes_on):
+        ends_word = not _is_letter(folded[end : end + 1])
+        if begins_word and (ends_word or not whole_word):
             return True
         start = folded.find(letters, start + 1)
     return False
@@ -370,8 +381,10 @@ def _is_letter(character: str) -> bool:
 
 
 def _keys(words: Iterable[str]) -> list[str]:
-    """The keys of words: in small letters, without a final s; empty for those that say nothing."""
-    # One comprehension, and a call for few words only: scoring spends much of its time here.
+    """The keys of words: in small letters and without a final s; empty for words that claim
+    nothing.
+    """
+    # One comprehension, which calls a function for few words only: much of an audit's time is here
     return [
         "" if word in _EMPTY else _singular(word) if word[-1] == "s" else word
         for word in map(str.lower, words)

@@ -1,4 +1,4 @@
-"""Rewards about the origin of an agent's words: does anything depend on the result of a call
+"""Rewards about where an agent's words come from: does anything depend on what a call returned
 (`Decorated`), and where did the names in a query stand first (`QueryProvenance`)?
 """
 
@@ -25,29 +25,30 @@ from ..trajectory import Trajectory
 Source = Literal["question", "evidence", "thought"]
 SOURCES: tuple[Source, ...] = ("question", "evidence", "thought")
 _WORDS = 3
-"""So many new words that are neither names nor numbers show that a result was used, as in
+"""This many new words that are neither names nor numbers show that a result was used, as in
 `ToolUse`.
 """
 
 
 @dataclass(frozen=True)
 class Decorated(Reward):
-    """The share of calls whose result nothing after depends on; lower is better.
+    """The share of calls that decorate: nothing later depends on what they returned. Lower is
+    better.
 
     ```
-    calls:        |{calls that decorate}| / |{calls that can be told}|
+    calls:        |{calls that decorate}| / |{calls that can be classified}|
     answer_first: 1 where the agent stated its final answer before any evidence that holds it, else 0
     ```
 
     Strictly, a call decorates if the episode would be the same without it, which only a second
-    rollout could show. This reward judges by words. Something depends on the result of a call if a
-    later turn states what stands in its evidence, but neither in the question nor in what the agent
-    wrote up to the call: a name or number, three other words, or the whole final answer. Names are
-    words that are capitalised inside a sentence anywhere in the trajectory.
+    rollout could show. This reward judges by words. A call is used if a later turn states something
+    that stands in its evidence, but neither in the question nor in what the agent wrote up to the
+    call: a name or number, three other words, or the whole final answer. Names are words that are
+    capitalised inside a sentence anywhere in the trajectory.
 
-    Some calls without such a turn look the same as honest ones and are left out: those after which
-    the agent calls again without saying `yes` to them (the search may have failed), and those of
-    episodes whose answer cannot be traced.
+    A call that is not used decorates, unless an honest call would look the same. Such calls cannot
+    be classified: those after which the agent calls again without a verdict `yes` (the search may
+    have failed), and those of episodes whose answer cannot be traced in evidence.
 
     `answer_first` looks for the whole answer (lower-cased, without punctuation) in thoughts and
     calls, in their order and up to the last call. It has no value for answers that decline, are yes
@@ -84,8 +85,8 @@ class Decorated(Reward):
 
 
 def names_in(trajectory: Trajectory) -> set[str]:
-    """The keys of `judges.lexical.claims` that are names or numbers somewhere in the
-    trajectory.
+    """The words that are names or numbers anywhere in the trajectory, as keys of
+    `judges.lexical.claims`.
     """
     texts = [trajectory.question or "", answer_of(trajectory)]
     for turn in trajectory.turns:
@@ -116,9 +117,9 @@ def _calls(trajectory: Trajectory) -> Score:
     for place, turn in enumerate(turns):
         # What is written beside a call was known before its result
         known_words |= words_of_turns[place]
-        following = turns[place + 1] if place + 1 < len(turns) else ()
-        calls_again = any(step.call is not None for step in following)
-        may_have_failed = calls_again and not any(step.helpful for step in following)
+        next_turn = turns[place + 1] if place + 1 < len(turns) else ()
+        calls_again = any(step.call is not None for step in next_turn)
+        may_have_failed = calls_again and not any(step.helpful for step in next_turn)
         for step in turn:
             number += 1
             if step.call is None:
@@ -126,8 +127,10 @@ def _calls(trajectory: Trajectory) -> Score:
             text = passages(supporting(step))
             new_words = terms(text) - known_words
             stated_later = {word for word in new_words if last_turn_with.get(word, 0) > place}
-            has_answer = not terms(answer) <= known_words and holds_answer(text, answer)
-            if stated_later & names or len(stated_later) >= _WORDS or has_answer:
+            answer_is_new = not terms(answer) <= known_words
+            has_answer = answer_is_new and holds_answer(text, answer)
+            is_used = bool(stated_later & names) or len(stated_later) >= _WORDS or has_answer
+            if is_used:
                 classified += 1
             elif can_be_traced and not may_have_failed:
                 classified += 1
@@ -146,11 +149,13 @@ def _texts_of(turn: Turn) -> list[str]:
 
 
 def _can_be_traced(trajectory: Trajectory) -> bool:
-    """Whether the answer could be recognised in evidence."""
+    """Whether the answer would be recognised in evidence: it names something, and is neither yes
+    nor no nor part of the question.
+    """
     answer = short_answer(trajectory)
-    closed = normalize(answer) in ("yes", "no")
-    in_question = holds_answer(trajectory.question or "", answer)
-    return not (names_nothing(trajectory) or closed or in_question)
+    if names_nothing(trajectory) or normalize(answer) in ("yes", "no"):
+        return False
+    return not holds_answer(trajectory.question or "", answer)
 
 
 def _answer_first(trajectory: Trajectory) -> Score:
@@ -158,14 +163,15 @@ def _answer_first(trajectory: Trajectory) -> Score:
     if not _can_be_traced(trajectory):
         return Score(None, "no answer, one that declines, is yes or no, or stands in the question")
     answer = short_answer(trajectory)
-    calls = [
-        place for place, turn in enumerate(trajectory.turns) if any(step.call for step in turn)
-    ]
-    if not calls:
+    turns_to_last_call = 0
+    for number, turn in enumerate(trajectory.turns, start=1):
+        if any(step.call is not None for step in turn):
+            turns_to_last_call = number
+    if not turns_to_last_call:
         return Score(1.0, "answered without a call")
-    for place, turn in enumerate(trajectory.turns[: calls[-1] + 1]):
+    for number, turn in enumerate(trajectory.turns[:turns_to_last_call], start=1):
         if any(holds_answer(text, answer) for text in _texts_of(turn)):
-            return Score(1.0, f"turn {place + 1} states the answer; no evidence held it yet")
+            return Score(1.0, f"turn {number} states the answer; no evidence held it yet")
         if any(holds_answer(passages(supporting(step)), answer) for step in turn):
             break
     return Score(0.0)
@@ -177,23 +183,24 @@ class QueryProvenance(Reward):
     agent's own words (`source`).
 
     ```
-    share(s) = mean over the calls that name something of |{names of the call first seen in s}| / |{its names}|
+    share(s) = mean over the calls that name something of |{names first seen in s}| / |{names}|
     ```
 
     The three shares of a trajectory sum to 1. The measure follows LiveBrowseComp (arXiv
     2605.28721), where more than half of the queries of strong agents rest on their own hypotheses:
     such an agent confirms what it remembers.
 
-    The names of a call are its names and numbers: words that are capitalised inside a sentence
-    anywhere in the trajectory, so that `capital of france` names France. A call without any has all
-    its content words as names. Words are compared whole, without case, accents and a final s. The
-    source of a word is the place where it stood first: a name that a thought brings up remains the
-    agent's own, even if evidence confirms it later. Parallel calls do not know each other's
-    results.
+    The names of a call are the numbers in it, and the words that are capitalised inside a sentence
+    anywhere in the trajectory, so that `capital of france` names France. In a call without any, all
+    content words count as names. Words are compared whole, without case, accents and a final s.
+
+    The source of a word is the place where it stood first: a name that a thought brings up remains
+    the agent's own, even if evidence confirms it later. A call does not know the results of calls
+    in the same turn.
 
     There is no value without the question, or without a call that names something. `parts` holds
-    the words by source. Words are compared, not their meaning: a synonym of a word of the question
-    is the agent's own if the query has no name.
+    the words by source. Words are compared, not their meaning: if a query has no name, a synonym of
+    a word of the question counts as the agent's own.
 
     How to hack it: repeat the question as the query.
     """
@@ -228,10 +235,11 @@ class QueryProvenance(Reward):
             return Score(None, "no call names anything")
         words: dict[str, set[str]] = {source: set() for source in SOURCES}
         shares = []
-        for call in calls:
-            for word, source in call.items():
+        for source_of_name in calls:
+            for word, source in source_of_name.items():
                 words[source].add(word)
-            shares.append(list(call.values()).count(self.source) / len(call))
+            sources = list(source_of_name.values())
+            shares.append(sources.count(self.source) / len(sources))
         why = ""
         if words["thought"]:
             examples = sorted(words["thought"])[:3]
@@ -244,22 +252,23 @@ class QueryProvenance(Reward):
 
 
 def _sources(trajectory: Trajectory) -> list[dict[str, str]]:
-    """For each call that names something, its names with their sources."""
-    named = names_in(trajectory)
-    source = dict.fromkeys(terms(trajectory.question or ""), "question")
+    """For each call that names something, the source of each of its names."""
+    all_names = names_in(trajectory)
+    source_of = dict.fromkeys(terms(trajectory.question or ""), "question")
     calls = []
     for turn in trajectory.turns:
         queries = [terms(call_words(step.call)) for step in turn if step.call is not None]
         thoughts = [terms(step.think or "") for step in turn]
         for words in (*queries, *thoughts):
             for word in words:
-                source.setdefault(word, "thought")
+                source_of.setdefault(word, "thought")
         for words in queries:
-            if words:
-                names = words & named or words
-                calls.append({word: source[word] for word in names})
-        # After all calls of the turn, since parallel ones do not know each other's results
+            if not words:
+                continue
+            names = words & all_names or words
+            calls.append({name: source_of[name] for name in names})
+        # After all calls of the turn, since they do not know each other's results
         responses = [passages(supporting(step)) or step.note for step in turn]
         for word in terms("\n".join(responses)):
-            source.setdefault(word, "evidence")
+            source_of.setdefault(word, "evidence")
     return calls

@@ -3,6 +3,7 @@ Wilcoxon's signed-rank test.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +46,17 @@ class SuiteComparison(msgspec.Struct, frozen=True):
 
     Attributes:
         names: what each side is called.
-        sets: the names of the sets.
-        rows: the estimates of each side by metric, and by set.
-        macro: their macro means.
-        differences: each later side minus the first by metric and by set, paired by question.
-        macro_differences: the macro means of those differences.
-        wilcoxon: the signed-rank test of those differences, a set each.
+        sets: the names of the sets that all sides have.
+        rows: by metric, for each side the estimate of each set, over all questions of the side.
+        macro: by metric, for each side the macro mean of these estimates.
+        differences: by metric, for each later side and each set its paired difference to the first
+            side, over the questions that both have.
+        macro_differences: by metric, for each later side the macro mean of these differences.
+        wilcoxon: by metric, for each later side the signed-rank test of these differences, of
+            which each set gives one.
         notes: sentences about what else may cause a difference.
-        tool_calls: the number of calls of each tool, of each side and set.
-        paired: the number of questions that each later side shares with the first, by set; a mean
-            of a side is over all of its own.
+        tool_calls: for each side and set the number of calls of each tool.
+        paired: for each later side and set the number of questions that it shares with the first.
     """
 
     names: list[str]
@@ -69,8 +71,8 @@ class SuiteComparison(msgspec.Struct, frozen=True):
     paired: list[dict[str, int]] = []
 
     def table(self) -> list[list[str]]:
-        """The cells of a table, header first: for each metric the macro mean of each side, then of
-        each later one the macro mean of the paired differences and Wilcoxon's p.
+        """The cells of a table, header first. A row is a metric: the macro mean of each side, then
+        for each later side the macro mean of its paired differences and Wilcoxon's p.
         """
         first_name, *later_names = self.names
         header = ["macro mean", "better", *(f"{name} [95% CI]" for name in self.names)]
@@ -103,7 +105,9 @@ class SuiteComparison(msgspec.Struct, frozen=True):
         return "\n\n".join([aligned(self.table()), "\n".join(map(as_line, self.legend()))])
 
     def _paired(self) -> list[str]:
-        """For each later side a sentence about the questions that its differences rest on."""
+        """For each later side a sentence with the number of questions that it shares with the
+        first, by set.
+        """
         first_name, *later_names = self.names
         sentences = []
         for name, questions in zip(later_names, self.paired, strict=True):
@@ -113,24 +117,29 @@ class SuiteComparison(msgspec.Struct, frozen=True):
 
     def _few_sets(self) -> list[str]:
         """A sentence about tests over so few sets that their p cannot be below 0.05."""
-        tests = [test for of_sides in self.wilcoxon.values() for test in of_sides]
-        least = {test.n: test.least_p for test in tests if test.n and test.least_p > LEVEL}
-        if not least:
+        least_p_by_n: dict[int, float] = {}
+        for test in chain.from_iterable(self.wilcoxon.values()):
+            if test.n and test.least_p > LEVEL:
+                least_p_by_n[test.n] = test.least_p
+        if not least_p_by_n:
             return []
-        bounds = ", ".join(f"n={n}: {p:.3g}" for n, p in sorted(least.items()))
+        bounds = ", ".join(f"n={n}: {p:.3g}" for n, p in sorted(least_p_by_n.items()))
         return [f"With fewer than six sets p is never below {LEVEL}; its least value is {bounds}."]
 
     def _after_holm(self, place: int) -> list[str]:
+        """The metrics whose macro difference of the later side number `place` is clear after Holm's
+        correction over all metrics.
+        """
         column = {metric: changes[place] for metric, changes in self.macro_differences.items()}
         return list(clear_after_holm(column))
 
 
 def open_suites(paths: Sequence[PathLike]) -> list[SuiteSide] | None:
-    """Read the evaluations of suites at these paths, folders or their `metrics.json`. `None` where
-    none of them is one.
+    """Read the evaluations of suites at these paths, which are folders or their `metrics.json`.
+    Returns `None` if no path has one.
 
-    Raises `ConfigError` where some are and others are not or where one is named twice, and
-    `DataError` for a file that cannot be read.
+    Raises `ConfigError` if only some of them have one, if there is only one, or if one is named
+    twice; and `DataError` for a file that cannot be read.
     """
     contents = {str(path): _suite_metrics(Path(path)) for path in paths}
     suites = {path: content for path, content in contents.items() if content is not None}
@@ -203,38 +212,52 @@ def compare_suites(sides: Sequence[SuiteSide]) -> SuiteComparison:
         raise DataError(f"these suites share no question set ({listed})")
     notes = []
     for side in sides:
-        only = [name for name in side.results.sets if name not in sets]
-        if only:
-            notes.append(f"{side.name} also has {', '.join(only)}, which not all sides have.")
+        not_shared = [name for name in side.results.sets if name not in sets]
+        if not_shared:
+            notes.append(f"{side.name} also has {', '.join(not_shared)}, which not all sides have.")
     notes += one_sided([side.name for side in sides], [side.tuned_on for side in sides])
-    metrics: dict[str, None] = {}
-    for side in sides:
-        for name in sets:
-            metrics |= dict.fromkeys(side.results.sets[name].rows)
-    rows = {metric: [_rows(side, sets, metric) for side in sides] for metric in metrics}
-    changes = {
-        metric: [_changes(first, side, sets, metric) for side in later] for metric in metrics
-    }
+    rows: dict[str, list[dict[str, Estimate]]] = {}
+    macro: dict[str, list[MacroMean]] = {}
+    differences: dict[str, list[dict[str, Estimate]]] = {}
+    macro_differences: dict[str, list[MacroMean]] = {}
+    wilcoxon: dict[str, list[SignedRank]] = {}
+    for metric in _metrics(sides, sets):
+        rows[metric] = [_estimates(side, sets, metric) for side in sides]
+        macro[metric] = [macro_mean(estimates) for estimates in rows[metric]]
+        differences[metric] = [_changes(first, side, sets, metric) for side in later]
+        macro_differences[metric] = [macro_mean(changes) for changes in differences[metric]]
+        wilcoxon[metric] = [_wilcoxon(changes) for changes in differences[metric]]
     return SuiteComparison(
         names=[side.name for side in sides],
         sets=sets,
         rows=rows,
-        macro={metric: list(map(macro_mean, of_sides)) for metric, of_sides in rows.items()},
-        differences=changes,
-        macro_differences={
-            metric: list(map(macro_mean, of_sides)) for metric, of_sides in changes.items()
-        },
-        wilcoxon={metric: list(map(_wilcoxon, of_sides)) for metric, of_sides in changes.items()},
+        macro=macro,
+        differences=differences,
+        macro_differences=macro_differences,
+        wilcoxon=wilcoxon,
         notes=notes,
-        tool_calls=[
-            {name: side.results.sets[name].calls_by_tool() for name in sets} for side in sides
-        ],
+        tool_calls=[_tool_calls(side, sets) for side in sides],
         paired=[_shared_questions(first, side, sets) for side in later],
     )
 
 
-def _rows(side: SuiteSide, sets: Sequence[str], metric: str) -> dict[str, Estimate]:
+def _metrics(sides: Sequence[SuiteSide], sets: Sequence[str]) -> list[str]:
+    """The metrics that any side has on any of these sets, each once, in order of appearance."""
+    metrics: dict[str, None] = {}
+    for side in sides:
+        for name in sets:
+            metrics |= dict.fromkeys(side.results.sets[name].rows)
+    return list(metrics)
+
+
+def _estimates(side: SuiteSide, sets: Sequence[str], metric: str) -> dict[str, Estimate]:
+    """The estimate of a metric on each set."""
     return {name: side.results.sets[name].rows.get(metric, NOTHING) for name in sets}
+
+
+def _tool_calls(side: SuiteSide, sets: Sequence[str]) -> dict[str, dict[str, int]]:
+    """The number of calls of each tool, by set."""
+    return {name: side.results.sets[name].calls_by_tool() for name in sets}
 
 
 def _changes(
@@ -245,12 +268,17 @@ def _changes(
     for name in sets:
         before, after = first.results.sets[name], side.results.sets[name]
         _check_shared(name, before, after)
-        values = [run.rows.get(metric, NOTHING).value for run in (before, after)]
-        changes[name] = NOTHING if None in values else difference(before, after, metric)
+        mean_before = before.rows.get(metric, NOTHING).value
+        mean_after = after.rows.get(metric, NOTHING).value
+        if mean_before is None or mean_after is None:
+            changes[name] = NOTHING
+        else:
+            changes[name] = difference(before, after, metric)
     return changes
 
 
 def _shared_questions(first: SuiteSide, side: SuiteSide, sets: Sequence[str]) -> dict[str, int]:
+    """The number of questions that both sides have, by set."""
     counts = {}
     for name in sets:
         before, after = first.results.sets[name], side.results.sets[name]
@@ -267,4 +295,5 @@ def _check_shared(name: str, before: Evaluation, after: Evaluation) -> None:
 
 
 def _wilcoxon(changes: Mapping[str, Estimate]) -> SignedRank:
+    """Wilcoxon's test of the sets' differences, without sets that have none."""
     return signed_rank([change.value for change in changes.values() if change.value is not None])

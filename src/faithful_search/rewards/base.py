@@ -19,7 +19,7 @@ from ..trajectory import Trajectory
 
 NOT_UPHELD = "not upheld by the judge"
 ROUNDING = 1e-9
-"""What is less than this, after the steps' shares are taken off the value, is 0."""
+"""A smaller remainder, after the steps' shares are taken off the value, counts as 0."""
 
 
 class Score(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -31,9 +31,10 @@ class Score(msgspec.Struct, frozen=True, omit_defaults=True):
             where there is no citation to check, is 0.0 with `parts["applies"] = False`.
         why: the reason, in a sentence that a person can check against the trajectory.
         parts: the details, such as the pairs of texts that a judge was asked about.
-        steps: an entry for each step of the trajectory, `None` where nothing is said of it; empty
-            where only the whole is judged. The value of a single reward is the mean of the other
-            entries; that of a `Mix` adds what its parts say of the whole.
+        steps: an entry for each step of the trajectory, `None` for a step that is not judged; empty
+            where only the whole is judged. The value of a single reward is the mean of the entries
+            that are not `None`. The value of a `Mix` is this mean and what its parts give for the
+            whole.
 
     Example:
         >>> Score(0.5, steps=(None, 1.0, 0.0)).credit
@@ -49,30 +50,31 @@ class Score(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def credit(self) -> tuple[tuple[float, ...], float]:
-        """The share of the value that each step earned, and what the whole earned besides. Together
-        they are the value, or 0 where that is `None`.
+        """The share of the value that each step earned, and the remainder, which the trajectory
+        earned as a whole. Their sum is the value, or 0 where that is `None`.
         """
         value = self.value or 0.0
-        count = sum(step is not None for step in self.steps)
-        # divided by the number of steps that count, so that the shares add up to their mean
+        judged_steps = sum(step is not None for step in self.steps)
         shares: tuple[float, ...] = ()
-        if count:
-            shares = tuple((step or 0.0) / count for step in self.steps)
-        of_the_whole = value - sum(shares)
-        if abs(of_the_whole) < ROUNDING:
-            of_the_whole = 0.0
-        return shares, of_the_whole
+        if judged_steps:
+            # Divided by their number, so that the shares add up to the mean of the judged steps
+            shares = tuple((step or 0.0) / judged_steps for step in self.steps)
+        remainder = value - sum(shares)
+        if abs(remainder) < ROUNDING:
+            remainder = 0.0
+        return shares, remainder
 
 
 class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What readers of a row of an audit, an evaluation or a study are told of it.
+    """The words with which tables and sentences explain a result.
 
     Attributes:
-        asks: the row's question in plain English.
+        asks: the question that the result answers, in plain English.
         direction: 1 where more is better, -1 where less is, 0 where it is neither good nor bad.
-        good: what holds of the share that is good, for sentences ("in 80%, …"); empty for rows that
-            no sentence names.
-        clean: the reason for a score to which the reward gives none, since it objects to nothing.
+        good: what is true of the share that is good, for sentences ("in 80%, …"); empty for
+            results that no sentence names.
+        clean: the reason that is shown for a score without a reason of its own, to which the reward
+            has no objection.
     """
 
     asks: str
@@ -99,13 +101,13 @@ class Reward(ABC):
     name: ClassVar[str]
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     results: ClassVar[Mapping[str, Result]] = {}
-    """What readers are told of its values, by what these are called as a metric."""
+    """How its results are explained, by their names as metrics."""
     titles: ClassVar[Mapping[str, str]] = {}
     """The titles of its rows in a model card, by the rows' whole names (`answer_support_facts`)."""
     columns: ClassVar[Mapping[str, Column]] = {}
-    """Its column in a step's line, by the name it has as a part of a mix."""
+    """Its column in the line that training prints for a step, by its name as a part of a mix."""
     label: ClassVar[str] = ""
-    """Stands beside its curve in a figure."""
+    """The label of its curve in a figure."""
 
     @property
     def made_of(self) -> "tuple[Reward, ...]":
@@ -178,10 +180,11 @@ class Reward(ABC):
         return self.range
 
     def bind(self, **resources: Any) -> Self:
-        """A copy with these resources (`policy=…`) in the fields of their names, here and in the
-        rewards within it. A reward without such a field goes without.
+        """A copy with these resources (`policy=…`) in the fields of the same names, here and in
+        the rewards within it. A reward without such a field does not get the resource.
 
-        It is a copy since rewards are values: a run's configuration names the one without a policy.
+        Rewards are values, so this one stays as it is: a run's configuration records it without a
+        policy.
         """
         settings = {setting.name for setting in dataclasses.fields(self)}
         changed: dict[str, Any] = {}
@@ -240,13 +243,13 @@ class StepPair(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class JudgedReward(BatchReward):
-    """The share of a trajectory's pairs that the judge upholds; subclasses say which pairs those
+    """The share of a trajectory's pairs that the judge upholds. Subclasses say which pairs there
     are.
 
-    The value is the mean of the labels. A trajectory without pairs has none; one of whose pairs the
-    judge abstained from abstains as a whole. A batch asks the judge once. `parts["pairs"]` holds
-    step, p, label and reason of each pair (and `settled` where no judge was asked),
-    `parts["judge"]` who judged, with the version of its prompt.
+    The value is the mean of the labels. A trajectory without pairs has no value, and neither has
+    one with a pair that the judge abstained from. The judge is asked once for each batch.
+    `parts["pairs"]` has the step, p, label and reason of each pair (and `settled` where a rule gave
+    the verdict), `parts["judge"]` the name of the judge with the version of its prompt.
 
     Args:
         judge: the judge of the pairs; by default words are compared.
@@ -268,10 +271,11 @@ class JudgedReward(BatchReward):
         """The pairs that the judge is asked about, in the order of their steps."""
 
     def pairs_batch(self, trajectories: Sequence[Trajectory]) -> list[list[StepPair]]:
-        """The pairs of many trajectories, for rewards that must ask before they know them.
+        """The pairs of many trajectories. A reward whose judge writes the pairs (`AnswerSupport`)
+        overrides this, so that it is asked once about all of them.
 
-        Such a reward raises `JudgeError` where nobody can be asked; its `score_batch` then says of
-        each trajectory that it was not judged.
+        Such a reward raises `JudgeError` where its judge cannot be asked. Its `score_batch` then
+        returns scores that say so.
         """
         return [self.pairs(trajectory) for trajectory in trajectories]
 
@@ -313,8 +317,8 @@ class JudgedReward(BatchReward):
         values = [float(verdict.p if self.soft else verdict.label) for verdict in verdicts]  # type: ignore[arg-type]
         value_by_step = {pair.step: value for pair, value in zip(pairs, values, strict=True)}
         steps: tuple[float | None, ...] = ()
-        # Where a step has several pairs, the mean over pairs is not the mean over steps: then no
-        # step has a share.
+        # No step has a share if one has several pairs: the mean over pairs is then not the mean
+        # over steps
         if len(value_by_step) == len(pairs):
             numbers = range(1, len(trajectory.steps) + 1)
             steps = tuple(map(value_by_step.get, numbers))
@@ -322,7 +326,9 @@ class JudgedReward(BatchReward):
         return Score(sum(values) / len(values), why, {"applies": True, **parts}, steps)
 
     def _judged_by(self, pairs: Sequence[StepPair], verdicts: Sequence[Verdict]) -> str:
-        """Who judged, as the first verdict says that is not settled by a rule; else the judge."""
+        """The name of who judged, from the first verdict that no rule gave; else that of the
+        judge.
+        """
         for pair, verdict in zip(pairs, verdicts, strict=True):
             if pair.settled is None and verdict.judge:
                 return verdict.judge

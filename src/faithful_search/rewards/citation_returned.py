@@ -23,15 +23,21 @@ class CitationReturned(Reward):
     citation_returned = |{different sources cited that were returned}| / |{different sources cited}|
     ```
 
-    Ours. Citations are read in any form (`faithful_search.citations`), entries of the answer's own
-    list of sources and what an API sent beside the text included. A source counts once, however
-    often and in however many ways it is cited. A number means the entry of that list; without one
-    the number that a result printed; else the passage of that place, as the reason then says. What
-    refers to nothing was never returned. An answer that cites nothing has no value; nor has one
-    after calls of which the trajectory holds no result at all, as of tools that an API ran itself,
-    one whose citations an API sent without saying what it searched, nor a report without a trace.
+    Ours. Citations are read in any form (`faithful_search.citations`), also from a list of sources
+    at the answer's end and from what an API sent beside the text. A source counts once, however
+    often and in however many ways it is cited. A citation that refers to nothing was never
+    returned.
 
-    `parts["sources"]` has each source with how it was found.
+    A number refers to the entry of the answer's list of sources; without a list, to the result that
+    was printed with this number; else to the passage of that place, counted over all results, as
+    the reason then says.
+
+    There is no value for an answer that cites nothing, for a report without a trace, and where it
+    is not known what was returned: the trajectory holds no result of any call (an API ran the tools
+    itself), or an API sent citations without its searches.
+
+    `parts["sources"]` has the name of each source, whether it was `returned`, and by what it was
+    found (`by`, see `citations.sources.Referent`).
 
     Example:
         >>> from faithful_search.trajectory import Evidence, Step
@@ -66,8 +72,11 @@ class CitationReturned(Reward):
         if results_unknown(trajectory):
             return Score(None, RESULTS_UNKNOWN)
         absent = [source.name for source in sources if not source.passages]
-        reasons = [f"never returned: {shown(absent)}"] if absent else []
-        reasons += [PLACES] if any(source.by == "place" for source in sources) else []
+        reasons = []
+        if absent:
+            reasons.append(f"never returned: {shown(absent)}")
+        if any(source.by == "place" for source in sources):
+            reasons.append(PLACES)
         records = [
             {"name": source.name, "returned": bool(source.passages), "by": source.by}
             for source in sources
@@ -85,8 +94,8 @@ def different(reading: Reading) -> list[Referent]:
 
 
 def results_unknown(trajectory: Trajectory) -> bool:
-    """Whether tools were called, or an API sent citations of what it searched itself, and the
-    trajectory holds nothing of what was returned.
+    """Whether something was searched of which the trajectory holds no result: tools were called, or
+    an API sent citations of what it searched itself.
     """
     if any(step.evidence or step.note.strip() for step in trajectory.steps):
         return False
@@ -95,12 +104,12 @@ def results_unknown(trajectory: Trajectory) -> bool:
 
 
 def is_report(trajectory: Trajectory) -> bool:
-    """Whether this is a report without a trace; what it cites may have been read afterwards."""
+    """Whether this is a report without a trace. `audit --fetch` may have read what it cites."""
     return any(issue.kind == NO_TRACE for issue in trajectory.issues)
 
 
 def is_unread_report(trajectory: Trajectory) -> bool:
-    """Whether this is one of which nothing that it cites was read."""
+    """Whether this is a report without a trace, of whose sources none was read."""
     return is_report(trajectory) and not any(step.evidence for step in trajectory.steps)
 
 
@@ -112,5 +121,6 @@ def why_nothing_is_cited(trajectory: Trajectory) -> str:
 
 def shown(names: Sequence[str]) -> str:
     """The first of these names, and how many more there are."""
+    listed = ", ".join(names[:_SHOWN])
     further = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {further} more" if further > 0 else "")
+    return f"{listed} and {further} more" if further > 0 else listed

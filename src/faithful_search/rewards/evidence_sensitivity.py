@@ -34,8 +34,8 @@ PROBES = "probes"  # the part of a score that has what the policy was asked, see
 
 @dataclass(frozen=True)
 class EvidenceSensitivity(PolicyReward):
-    """R_pt: how far p(yes) moves, in the right direction, when the evidence behind a verdict is
-    exchanged.
+    """R_pt: how far p(yes) moves, in the right direction, when the evidence of a verdict is
+    replaced.
 
     ```
     R_pt^t = s_t (q' - q)        q = p(yes | real response), q' = p(yes | perturbed response)
@@ -45,26 +45,25 @@ class EvidenceSensitivity(PolicyReward):
     ```
 
     Proof-of-Use, section 3.3.2, equations 3 and 4. Steps are sampled among those with R_cite^t =
-    +1, seeded by the trajectory's id. A no-step after a response without evidence has nothing to
-    replace and is not eligible (ours), nor is a step for whose evidence there is no replacement. q
-    is the probability of the token in which the verdict begins. The context is the rollout's
-    sampled token ids; a trajectory without ids is rendered and tokenized first. All probes of a
-    batch are one call of the policy's `choice_probs`.
+    +1, seeded by the trajectory's id. A step without evidence to replace, or for whose evidence no
+    replacement is found, is not eligible (ours). q is the probability of the token with which the
+    verdict begins. The context is the rollout's sampled token ids; a trajectory without ids is
+    rendered and tokenized first. All probes of a batch are one call of the policy's `choice_probs`.
 
-    A policy that could tell the treatment by its form would be paid without reading. So only texts
-    are replaced (ours): id, title, address, order and number of the passages stay, and the new text
-    is about as long as the old one, ends alike, and names the title where that did.
+    A policy that recognised replaced evidence by its form would be paid without reading. So only
+    texts are replaced (ours): id, title, address, order and number of the passages stay. A new text
+    is about as long as the old one, ends alike, and names its title where the old one did.
 
-    Replacement texts come from `snippets`, or else from the evidence that other questions of the
+    Unrelated texts come from `snippets`, or else from the evidence that other questions of the
     batch returned. Texts that share a content word with this question or query are not used. With
-    few questions in a batch, give `snippets` (`corpus_snippets`). The lure is written by `writer` (the
-    paper's way: an LLM), else it is a sentence that gives a name of the passages, or of the batch,
-    as the answer to the query.
+    few questions in a batch, give `snippets` (`corpus_snippets`). Lures are written by `writer` (an
+    LLM in the paper). Without one, a lure is a sentence that gives a name from the passages, or
+    from the batch, as the answer to the query.
 
     At B = 0 the value is 0.0 with `parts["applies"]` False. `parts["raw"]` is the value before it
-    was centred, `parts["steps"]` has q and q' of each probe and who made what replaced the
-    evidence: `replaced` of a yes-step is "foil" or "unrelated", `lure` of a no-step "foil",
-    "written" or "template".
+    was centred. `parts["steps"]` has q and q' of each probe, and where the new text comes from:
+    `replaced` of a yes-step is "foil" or "unrelated", and `lure` of a no-step "foil", "written" or
+    "template".
 
     Args:
         budget: B_max; 1 in the paper's main experiments, 2 in an ablation, `None` for all eligible
@@ -73,18 +72,18 @@ class EvidenceSensitivity(PolicyReward):
         seed: of the step choice and of what replaces the evidence.
         writer: invents the lures of no-steps, all of a batch in one call; an `EndpointJudge` is
             one.
-        draws: "rollout" draws anew for every trajectory. "question" lets the rollouts of a question
-            meet the same replacements (ours): it seeds by the question, the number of yes-verdicts
-            before the step, and the case (yes or no), and prefers the same steps.
-        centre: subtract from each move the mean move of its case over the batch of all processes,
-            as a "no" earns more than a "yes" whatever the policy does (ours); values are then in
-            [-2, 2]. Leave it out of measurements.
-        foils: a source of look-alike passages (ours). Cited evidence is exchanged for passages
-            that look like what was asked for, and lures are the corpus's own sentences. In a
-            yes-case every other passage that states the fact is exchanged, too, as the verdict
-            would otherwise rightly stay. Where `foils` offers nothing, the replacement is made as
-            if `foils` were None.
-        hard: share of the probes in which `foils` replace evidence; the others are made without.
+        draws: "rollout" draws anew for every trajectory. "question" gives the rollouts of a
+            question the same replacements (ours): draws are seeded by the question, the number of
+            yes-verdicts before the step, and the case (yes or no), and the same steps are
+            preferred.
+        centre: subtract from each move the mean move of its case over the batch of all processes
+            (ours), since a "no" earns more than a "yes" whatever the policy does. Values are then
+            in [-2, 2]. Not for measurements.
+        foils: a source of look-alike passages (ours). Cited evidence is replaced by passages that
+            look like what was asked for, and lures are the corpus's own sentences. In a yes-case
+            uncited passages that state the fact are replaced, too: with them the verdict would
+            rightly stay. Where `foils` has no passage, the replacement is made as without `foils`.
+        hard: share of the probes whose evidence is replaced by `foils`.
         policy: the Generator to probe, usually given by `bind(policy=…)`.
         gather: collects a list from every process of a training (`gather_object`); its trainer
             binds it, the default returns the list itself. It is a collective operation: every
@@ -96,9 +95,8 @@ class EvidenceSensitivity(PolicyReward):
         ConfigError: when no policy is bound, or for a budget, draws or a share out of range.
         DataError: when a trajectory's token ids are not those of its steps.
 
-    How to hack it: say yes where words of the query and of the passages are the same; with `foils`
-    this no longer pays, as they hold the same words. Learn the snippets by heart, where they are
-    few.
+    How to hack it: say yes where the passages hold words of the query (not with `foils`, which hold
+    them, too). Where `snippets` are few, learn them by heart.
     """
 
     budget: int | None = 1
@@ -164,8 +162,8 @@ class EvidenceSensitivity(PolicyReward):
         for probe in chain.from_iterable(probes_by_trajectory):
             prompts += [probe.real_context, probe.perturbed_context]
             choices += [[probe.yes_ids], [probe.yes_ids]]
-        # Asked even when there is nothing to ask: where weights are shared out, other processes
-        # need this one's passes.
+        # Called even without prompts: where weights are sharded, other processes need this one's
+        # forward passes.
         probabilities = iter(self.bound_policy.choice_probs(prompts, choices))
         answers_by_trajectory = []
         for probes in probes_by_trajectory:
@@ -258,14 +256,15 @@ class EvidenceSensitivity(PolicyReward):
             chosen = rng.sample(eligible, count)
             return [(index, rng) for index in sorted(chosen)]
         rngs = {index: self._shared_rng(trajectory, index) for index in eligible}
-        # A step's first number is its rank, so that the question's rollouts prefer the same steps.
+        # The first number that a step draws is its rank, so that the rollouts of a question prefer
+        # the same steps.
         ranks = {index: rngs[index].random() for index in eligible}
         chosen = sorted(eligible, key=ranks.__getitem__)[:count]
         return [(index, rngs[index]) for index in sorted(chosen)]
 
     def _shared_rng(self, trajectory: Trajectory, index: int) -> random.Random:
-        """The random numbers of a step, the same in all rollouts of the question that have come as
-        far: as many yes-verdicts before the step, and the same verdict at it.
+        """The random numbers of a step. They are the same in all rollouts of the question with as
+        many yes-verdicts before the step and the same verdict at it.
         """
         yes_before = sum(bool(step.helpful) for step in trajectory.steps[:index])
         verdict = "yes" if trajectory.steps[index].helpful else "no"
@@ -275,23 +274,21 @@ class EvidenceSensitivity(PolicyReward):
     def _draft(
         self, trajectory: Trajectory, index: int, rng: random.Random, pool: Sequence[Donor]
     ) -> "_Draft | None":
-        """What the step at `index` is probed with; a lure that the writer has not made yet is the
-        template's. `None` where there is nothing to exchange the evidence for.
+        """The evidence that the step at `index` is probed with, in which lures are still those of
+        the templates. `None` where no replacement is found.
         """
         foils = self.foils
         if foils is not None:
             # In the changed world of a counterfactual task other facts hold.
             foils = foils.in_context(world_context(trajectory.meta))
-        # Drawn only with foils, so that what is made without them keeps its random numbers.
+        # Drawn only with foils, so that a setting without them draws the same numbers as ever
         is_hard = foils is not None and rng.random() < self.hard
         if trajectory.steps[index].helpful:
             return _yes_draft(trajectory, index, rng, pool, foils, is_hard)
         return _no_draft(trajectory, index, rng, pool, foils if is_hard else None)
 
     def _write_lures(self, drafts: "Sequence[_Draft]") -> None:
-        """Let the writer put its words into the templates' passages; where it cannot, the templates
-        stay.
-        """
+        """Replace the templates' lures by the writer's, as far as it writes usable ones."""
         if self.writer is None:
             return
         with_template = []
@@ -314,13 +311,13 @@ class EvidenceSensitivity(PolicyReward):
             passage = with_lure(original, text.strip(), rng)
             original_names_title = bool(mention(original.title, original.text))
             if original_names_title and not mention(passage.title, passage.text):
-                continue  # it would show that this text is not the page's own
+                continue  # a text that does not name its title would be recognised by that
             draft.evidence[draft.passage_index] = passage
             draft.made_by = "written"
 
 
 def _is_testable(trajectory: Trajectory, index: int, remembered: Collection[str]) -> bool:
-    """Whether the response before the step holds something to exchange that the agent did not know
+    """Whether the response before the step holds evidence to replace that the agent did not know
     before. `remembered` are the texts of that response which it knew.
     """
     previous = trajectory.steps[index - 1]
@@ -339,20 +336,22 @@ def _yes_draft(
     foils: Foils | None,
     is_hard: bool,
 ) -> "_Draft | None":
-    """A probe of a yes: the cited passages become others that do not state what was asked."""
+    """A probe of a yes: the cited passages are replaced by others that do not state what was
+    asked.
+    """
     previous = trajectory.steps[index - 1]
-    exchanged = set(trajectory.steps[index].refs)  # the ids of the passages to replace
+    replaced_ids = set(trajectory.steps[index].refs)
     if foils is not None:
-        # Uncited passages that state the fact are exchanged in every probe, whatever takes their
-        # place: the verdict would otherwise rightly stay.
+        # In every probe, hard or not: with an uncited passage that states the fact the verdict
+        # would rightly stay.
         query = asked_for(previous, trajectory.question)
         stating = [passage for passage in previous.evidence if foils.states(query, passage)]
         remembered = known_texts(trajectory.steps[:index])[-1]
         if any(passage.text in remembered for passage in stating):
             return None
-        exchanged |= {passage.id for passage in stating}
+        replaced_ids |= {passage.id for passage in stating}
     degraded = degrade(
-        previous, exchanged, trajectory.question, pool, rng, foils if is_hard else None
+        previous, replaced_ids, trajectory.question, pool, rng, foils if is_hard else None
     )
     if degraded is None:
         return None
@@ -419,8 +418,8 @@ class _Draft:
 
 
 def _probes(transcript: Transcript, drafts: Sequence[_Draft]) -> "list[Probe]":
-    """The drafts of one trajectory as token ids: all that stands before the verdict's token, as it
-    was and with the response exchanged.
+    """The drafts of one trajectory as token ids: the context of each verdict, as it was and with
+    the response replaced.
     """
     tokens = transcript.tokens
     steps = transcript.trajectory.steps
@@ -428,7 +427,7 @@ def _probes(transcript: Transcript, drafts: Sequence[_Draft]) -> "list[Probe]":
     for draft in drafts:
         index = draft.index
         verdict_token, yes_ids = transcript.yes_at(index)
-        # What is exchanged in the last response is exchanged in the earlier ones, too.
+        # A text that is replaced in the last response is replaced in earlier ones, too
         responses = {}
         for earlier, evidence in exchanged_before(steps[:index], draft.evidence).items():
             responses[earlier] = transcript.response(earlier, evidence)
@@ -450,8 +449,8 @@ class Probe:
     """One step's question to the policy: the probability of `yes_ids` after the real context, and
     after the perturbed one. All three are token ids.
 
-    `step` counts from 1. `yes_case`: the policy said yes. `made_by` says who made what replaces the
-    evidence: "foil", "unrelated", "written" or "template".
+    `step` counts from 1. `yes_case`: the policy said yes. `made_by` says where the new text comes
+    from: "foil", "unrelated", "written" or "template".
     """
 
     step: int

@@ -101,7 +101,7 @@ class Adaptive:
 
 
 class MixState(msgspec.Struct, frozen=True):
-    """What a `Mix` remembers between updates: the outcome's EMA and the step that `warmup` goes by.
+    """What a `Mix` remembers between updates: the outcome's EMA, and the step at which `warmup` is.
 
     Where `ema` is `None`, the mean of the first batch becomes the EMA. `MixState(ema=0.0)` starts
     from a policy that is never right, so that alpha begins near 1. `step` is the optimizer's,
@@ -114,8 +114,8 @@ class MixState(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Warmup:
-    """A curriculum (VERITAS, section 4): the weights of `parts` rise linearly with the optimizer's
-    steps.
+    """A curriculum (VERITAS, section 4): the weights of `parts` rise linearly with the steps of the
+    optimizer.
 
     ```
     ramp(step) = 0                                for step ≤ T1
@@ -125,7 +125,7 @@ class Warmup:
 
     `start` is T1, in the paper the end of the first epoch, and `end` T2, half an epoch later, both
     in optimizer steps. Step 1 makes the first update. With T1 = T2 the weights are full from T2 on;
-    0 and 0 is no curriculum.
+    with 0 and 0 there is no curriculum.
     """
 
     parts: tuple[str, ...]
@@ -179,21 +179,24 @@ class Mix(BatchReward):
     R_final (default) = (R_cite + R_pt + R_a) / 3 if the format is valid, else -1
     ```
 
-    Proof-of-Use, section 3.3.4, equation 10. The state is a value: in training the order is
-    `components` → `outcomes` of all processes → `advance` → `combine`, so that a batch's alpha
-    already knows the batch (equations 7 to 9). `score_batch` combines at `state0` and advances
-    nothing.
+    Proof-of-Use, section 3.3.4, equation 10.
 
-    A part whose score has no value (its judge abstained, or the reward does not apply) makes the
-    whole row `None`, and `why` says which. A score of 0.0 that a paper defines, with
-    `parts["applies"]` False, is a value and is summed. A part of weight 0 at a step is scored but
-    not combined: a judge that is down before its warm-up leaves no row without a value. Where the
-    evidence stands in the agent's own text, a policy can invent it: `score_batch` marks such a row
-    by `parts["evidence_in_text"]`, and logs one warning in each process.
+    The state of the curriculum is a value that the caller keeps. In training the order is
+    `components` → `outcomes` of all processes → `advance` → `combine`, so that the alpha of a batch
+    includes the outcomes of this batch (equations 7 to 9). `score_batch` combines at `state0`, and
+    no state changes.
+
+    If a part has no value (its judge abstained, or it does not apply), the whole row has none, and
+    `why` names the part. A score of 0.0 that a paper defines, with `parts["applies"]` False, is a
+    value and is summed. A part whose weight is 0 at a step is scored but not combined, so that a
+    judge that is down before its warm-up costs no row its value.
+
+    A policy can invent evidence that stands in its own text. `score_batch` marks such a row by
+    `parts["evidence_in_text"]`, and logs one warning in each process.
 
     Parts named in `only_right` count where the answer is right and are 0 elsewhere, penalties
-    included, so that nothing is earned by citing well and being wrong (the rule of C-GRPO; CaRR,
-    arXiv 2601.06021). Where nobody knows whether the answer is right, the row has no value.
+    included, so that citing well earns nothing where the answer is wrong (the rule of C-GRPO; CaRR,
+    arXiv 2601.06021). If it is not known whether the answer is right, the row has no value.
 
     ```
     R_k → R_k · [outcome ≥ 1]                                   for k in only_right
@@ -207,10 +210,11 @@ class Mix(BatchReward):
             weights.
         gate: a reward that must reach 1.0, or `None`.
         warmup: a schedule for some weights.
-        absent: by part name, what a part counts where it does not apply to a row. Not for an
+        absent: by part name, the value of a part where it does not apply to a row. Not for an
             `Adaptive` part.
-        only_right: names of parts that count on right answers only; what is right, `outcome` says.
-        state0: where training starts, and what `score_batch` uses.
+        only_right: names of parts that count on right answers only. The component `outcome_name`
+            says which are right.
+        state0: the state at the start of training, which `score_batch` uses.
 
     Example:
         >>> from faithful_search.trajectory import Step, Trajectory
@@ -219,8 +223,8 @@ class Mix(BatchReward):
         >>> mix.score(t).value  # no citation: 0; no support: 0; correct: 1, half of it counts
         0.25
 
-    How to hack it: answer from memory while alpha is small: a right one without any tool call earns
-    (1 - alpha)/3.
+    How to hack it: answer from memory while alpha is small. A right answer without any tool call
+    earns (1 - alpha)/3.
     """
 
     parts: Mapping[str, Reward | Adaptive] = field(
@@ -437,7 +441,7 @@ class Mix(BatchReward):
         return None if value is None else value >= 1.0
 
     def _value(self, name: str, score: Score) -> float | None:
-        """What a component counts; `None` leaves the row without a value."""
+        """The value with which a component is summed; `None` leaves the row without a value."""
         return score.value if _has_value_or_abstained(score) else self.absent.get(name)
 
     @property
@@ -466,8 +470,8 @@ def _warn_of_texts() -> None:
 
 
 def _has_value_or_abstained(score: Score) -> bool:
-    """Whether the row has a value, or would have one had the judge answered. `Mix.absent` replaces
-    only scores for which this is False.
+    """Whether the reward applies to the row: it has a value, or would have one if its judge had
+    answered. `Mix.absent` replaces only scores for which this is False.
     """
     return score.value is not None or bool(score.parts.get("abstained"))
 

@@ -1,8 +1,8 @@
-"""What takes the place of evidence when a verdict is tested: other texts, and lures.
+"""What replaces evidence when a verdict is tested: unrelated texts, look-alikes (foils), and lures.
 
-Only the words of a text change. Id, title, address and place stay, and the new text is about as
-long as the old one, ends alike, and names the title where the old one did. So the form of a
-response says nothing about whether it is the real one: whoever wants to know must read.
+Only texts are replaced. Id, title, address and place of a passage stay, and its new text is about
+as long as the old one, ends alike, and names the title where the old one did. So a policy cannot
+tell by the form of a response whether it is the real one; it has to read.
 """
 
 import math
@@ -21,23 +21,29 @@ from .form import cut, ended_like, gap, mention, renamed, slack
 from .lures import Passage, lure_name, statement, with_lure
 
 TRIES = 64
-"""Passages of the pool that are looked at for one replacement, if they are long enough together."""
+"""The number of passages of the pool that are tried for one replacement; more, where those are too
+short together.
+"""
 MOST_TIMES_AS_LONG = 2
-"""A lure stands in no text that is shorter than half of it: it would show by its length."""
+"""A lure may be so many times as long as the text that it replaces. A longer one would be
+recognised by its length.
+"""
 FOIL_TRIES = 4
-"""Foils that are looked at for one replacement."""
+"""The number of foils that are drawn for one replacement, of which the best in length is used."""
 SHORTEST_KNOWN = 32
-"""The characters of the shortest text that shows, within another, that it was read before."""
+"""A text of fewer characters may stand in another by chance, and does not count as read before."""
 _ENDS = " \n.\u2026"
+"""Characters that do not count at the end of a text where texts are compared."""
 
 
 @runtime_checkable
 class Foils(Protocol):
-    """Evidence that differs from what a query asks for in the fact alone, for corpora whose facts
+    """Passages that look like what a query asks for and state another fact, for corpora whose facts
     are known.
 
-    All draws come from `rng`, so that the same generator gives the same passage; `None` where there
-    is none. Of a passage that they give only the text is shown, under the title that stands there.
+    All draws come from `rng`, so that the same generator gives the same passage. `None` means that
+    there is none. Only the text of a returned passage is used, under the title of the passage that
+    it replaces.
     """
 
     def in_context(self, context: str) -> "Foils":
@@ -61,10 +67,10 @@ class Donor(NamedTuple):
     """A passage whose text may take the place of another's.
 
     Attributes:
-        question: the question of the rollout that found it; empty for snippets of a corpus, as are
-            the next two.
-        query: the query that found it.
-        tool: the tool that found it.
+        question: the question of the rollout that it was returned in; empty for snippets of a
+            corpus, as are `query` and `tool`.
+        query: the query that it was returned for.
+        tool: the tool that returned it.
         title: its title.
         text: its text.
         url: its address.
@@ -112,8 +118,8 @@ def donors_of(
     gather: Callable[[list[Any]], list[Any]] = list,
 ) -> list[Donor]:
     """The passages that may replace evidence: the snippets, or else the evidence of the
-    trajectories of all processes that `gather` knows. They are sorted, so that the order of a batch
-    does not matter.
+    trajectories in all processes, which `gather` collects. They are sorted, so that the order of a
+    batch does not matter.
     """
     if snippets:
         pairs = [("", snippet) if isinstance(snippet, str) else snippet for snippet in snippets]
@@ -126,7 +132,7 @@ def donors_of(
 
 
 def _donors_of_one(question: str, steps: Sequence[Step]) -> Iterator[Donor]:
-    """The passages of one rollout; the agent cites them in the step behind theirs, if at all."""
+    """The passages of one rollout. The agent cites them, if at all, in the step after theirs."""
     for step, next_step in zip_longest(steps, steps[1:]):
         cited = next_step.refs if next_step else ()
         for passage in step.evidence:
@@ -142,18 +148,19 @@ def _donors_of_one(question: str, steps: Sequence[Step]) -> Iterator[Donor]:
 
 
 def known_texts(steps: Sequence[Step]) -> list[frozenset[str]]:
-    """For each step the texts of its passages that the agent knows from before in another form: a
-    snippet of a page, the page of a snippet, or a text that it was given before and has quoted.
+    """For each step the texts of its passages that the agent knows from before in another form: as
+    a snippet of a page, as the page of a snippet, or as a quotation in its own thoughts.
 
-    Exchanged, such a text would show by what the agent remembers, whether or not it reads it. The
-    same text in an earlier response is no matter: `exchanged_before` exchanges it, too.
+    If such a text were replaced, the agent could notice it from what it remembers, whether or not
+    it reads. A text that only stood in an earlier response in the same form is none of them, since
+    `exchanged_before` replaces it there, too.
     """
     remembered: list[frozenset[str]] = []
     earlier: set[str] = set()
     thoughts = ""
     for step in steps:
         thoughts = f"{thoughts}\n{step.think or ''}"
-        # without the end of each, since a snippet breaks off with a mark of its own
+        # Compared without their ends, since a snippet breaks off with a mark of its own
         cores = {passage.text: passage.text.rstrip(_ENDS) for passage in step.evidence}
         texts = [text for text, core in cores.items() if _is_known(core, earlier, thoughts)]
         remembered.append(frozenset(texts))
@@ -162,7 +169,9 @@ def known_texts(steps: Sequence[Step]) -> list[frozenset[str]]:
 
 
 def _is_known(core: str, earlier: Collection[str], thoughts: str) -> bool:
-    """Whether a text was read before in another form, or before and was quoted in the thoughts."""
+    """Whether a text was read before in another form, or in the same form and is quoted in the
+    thoughts.
+    """
     if any(_overlap(core, text) for text in earlier):
         return True
     if core not in earlier:
@@ -181,8 +190,9 @@ def _overlap(text: str, another: str) -> bool:
 def exchanged_before(
     steps: Sequence[Step], evidence: Sequence[Evidence]
 ) -> dict[int, list[Evidence]]:
-    """What earlier responses hold where the last one holds this `evidence`, by the index of their
-    step: each text that is exchanged in the last response is exchanged in them, too.
+    """The evidence of earlier responses, by the index of their step, if that of the last one
+    becomes this `evidence`: each text that is replaced there is replaced in them, too. Responses
+    without such a text are left out.
     """
     new_texts = {
         passage.text: replaced.text
@@ -217,12 +227,11 @@ def degrade(
     foils: Foils | None = None,
     hidden: str = "",
 ) -> Degraded | None:
-    """`previous`'s evidence with the texts of the passages named in `refs` exchanged, each for
-    another one; `None` where there is nothing to exchange one for.
+    """The evidence of the step `previous` with new texts for the passages named in `refs`; `None`
+    where one of them has no replacement.
 
-    A text comes from `foils`, or is made of passages of `pool` that have nothing to do with what
-    was asked. `hidden` must not remain anywhere: a title or an address that holds it is exchanged,
-    too.
+    A new text comes from `foils`, or is made of passages of `pool` that have nothing to do with
+    what was asked. No title or address may hold `hidden`: one that does is replaced, too.
     """
     used_texts = {passage.text for passage in previous.evidence}
     query = asked_for(previous, question)
@@ -251,14 +260,16 @@ def degrade(
 def _foil(
     foils: Foils, query: str, passage: Evidence, used_texts: Collection[str], rng: random.Random
 ) -> str | None:
-    """Of some that the response does not hold yet, the foil that is most nearly as long."""
+    """The text of a foil that the response does not hold yet, of `FOIL_TRIES` the nearest in
+    length.
+    """
     drawn = [foils.replace(query, passage, rng) for _ in range(FOIL_TRIES)]
     texts = [foil[1] for foil in drawn if foil and foil[1] not in used_texts]
     return min(texts, key=lambda text: abs(len(text) - len(passage.text)), default=None)
 
 
 class Lured(NamedTuple):
-    """Evidence with a lure at `place`; `by_foils`: it is a sentence of the corpus's."""
+    """Evidence with a lure at `place`; `by_foils`: it is a sentence of the corpus."""
 
     evidence: list[Evidence]
     place: int
@@ -273,9 +284,11 @@ def lure(
     foil: Passage | None = None,
     remembered: Collection[str] = (),
 ) -> Lured | None:
-    """`previous`'s evidence with a lure in one of its texts: that of `foil`, where a passage has
-    its title, or else a statement that answers the query with a name of the passages, or of the
-    pool. Texts that are `remembered` stay. `None` where all others are far shorter than a lure.
+    """The evidence of the step `previous` with a lure in one of its texts.
+
+    The lure is the text of `foil`, if a passage has its title. Else it is a sentence that answers
+    the query with a name from the passages or the pool. Texts that are `remembered` stay. `None`
+    where the other texts are too short for a lure.
     """
     evidence = list(previous.evidence)
     places = [place for place, passage in enumerate(evidence) if passage.text not in remembered]
@@ -300,8 +313,8 @@ def lure(
 
 
 def asked_for(step: Step, question: str | None) -> str:
-    """What a call that brought evidence asked for: the words of its query without addresses; where
-    it has none, the question, or the title of the first passage.
+    """What the call of a step with evidence asked for: the words of its query without addresses.
+    Where there are none, it is the question, or the title of the first passage.
     """
     words = [word for word in query_of(step).split() if "://" not in word]
     return " ".join(words) or question or step.evidence[0].title or "this question"
@@ -359,8 +372,8 @@ def _distance(passage: Evidence, tool: str, donor: Donor) -> float:
     """How much the form of two passages differs: their length, their tool, whether they name their
     title.
 
-    Passages that were cited for their query come before others: it is known what they state, while
-    the others may state of their subject just what is asked here.
+    A donor that was cited for its query is nearer than others: what it states answers that query,
+    while the others might state of their subject just what is asked here.
     """
     passage_names_title = bool(mention(passage.title, passage.text))
     donor_names_title = bool(mention(donor.title, donor.text))
@@ -371,12 +384,17 @@ def _distance(passage: Evidence, tool: str, donor: Donor) -> float:
     return distance
 
 
+def _site_of(url: str) -> str:
+    """The address without path, query and fragment."""
+    return urlsplit(url)._replace(path="/", query="", fragment="").geturl()
+
+
 def _rewritten(
     passage: Evidence, donors: Sequence[Donor], hidden: str
 ) -> tuple[Evidence, list[Donor]] | None:
-    """The passage with as many of the donors' texts as make one of its length, under its own title
-    and address as far as they do not hold `hidden`; and those donors. `None` where they are not
-    enough.
+    """The passage with the texts of as many donors as make up its length, and these donors. `None`
+    where all of them together are too short. Its title and address are replaced if they hold
+    `hidden`.
     """
     if not donors:
         return None
@@ -384,7 +402,7 @@ def _rewritten(
     if hidden and hidden.casefold() in title.casefold():
         title = donors[0].title
     if hidden and hidden.casefold() in url.casefold():
-        url = donors[0].url or urlsplit(url)._replace(path="/", query="", fragment="").geturl()
+        url = donors[0].url or _site_of(url)
     original = passage.text
     name = mention(passage.title, original) if title == passage.title else ""
     leeway = slack(original)

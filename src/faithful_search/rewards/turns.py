@@ -1,10 +1,11 @@
-"""What rewards read off an agent's turns: its thought, the words of its calls, and what came
-back.
+"""What rewards read of an agent's turns: thoughts, answers, the words of calls, and what the calls
+returned.
 """
 
 import json
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import Any
 
 from .. import answer_forms, citations, dialects
 from ..errors import DialectError
@@ -13,28 +14,31 @@ from ..text import holds, normalize
 from ..trajectory import Evidence, Step, ToolCall, Trajectory
 
 QUERIES = frozenset(("query", "queries", "query_list", "search_query", "question", "q"))
-"""Names of arguments that hold what is searched for."""
+"""The names of arguments that hold what a call searches for."""
 
 Turn = tuple[Step, ...]
 
 
 def thought(turn: Turn) -> str:
-    """The turn's thought, as it is written; empty where it has none but blanks, or is the agent's
-    check of an answer it gave.
+    """The first thought of the turn, without blanks around it; empty where there is none. A thought
+    in which the agent checks its own answer does not count.
     """
-    return next((step.think.strip() for step in turn if step.think and step.verified is None), "")
+    for step in turn:
+        if step.think and step.verified is None:
+            return step.think.strip()
+    return ""
 
 
 def answer_of(trajectory: Trajectory) -> str:
-    """The trajectory's answer without citation marks, which claim nothing; empty where it has
-    none.
+    """The trajectory's answer without citation marks, which claim nothing; empty without an
+    answer.
     """
     return citations.without_marks(trajectory.answer or "", trajectory)
 
 
 def short_answer(trajectory: Trajectory) -> str:
-    """What is compared with gold answers: of an answer in a box, in JSON or behind `Exact Answer:`
-    what it says.
+    """The part of the answer that is compared with gold answers: what stands in a box, in JSON or
+    after `Exact Answer:`, else the whole answer.
     """
     return answer_forms.said(answer_of(trajectory))
 
@@ -56,16 +60,18 @@ def holds_answer(text: str, answer: str) -> bool:
 
 
 def returned(turn: Turn) -> str:
-    """What the turn's calls returned: titles and texts of the evidence, or the note where there is
-    none; without what is only a copy of the call.
+    """What the turn's calls returned, without what only repeats the call: titles and texts of the
+    evidence, or the note of a call that returned none.
     """
     parts = []
     for step in turn:
-        # a note counts only after a call that could be read: to any other turn it is the
-        # environment speaking, not a tool
-        note = own_words(step.note.strip(), step.call) if step.call else ""
-        parts.append(passages(supporting(step)) or note)
-    return "\n\n".join(filter(None, parts))
+        text = passages(supporting(step))
+        # Without a call that could be read, the note is the environment's word, not a tool's
+        if not text and step.call is not None:
+            text = own_words(step.note.strip(), step.call)
+        if text:
+            parts.append(text)
+    return "\n\n".join(parts)
 
 
 def passages(evidence: Iterable[Evidence]) -> str:
@@ -77,36 +83,44 @@ def passages(evidence: Iterable[Evidence]) -> str:
 
 
 def call_words(call: ToolCall) -> str:
-    """The query strings of a call, one a line; then its other arguments as JSON.
+    """The queries of a call, a line each; then its other arguments as JSON.
 
-    Beside a query, numbers and switches (`top_k`) are settings and left out. Without arguments the
-    call is as written.
+    Beside a query, numbers and switches (`top_k`) are settings and left out, and so is what is
+    empty. A call without arguments is returned as it was written.
+
+    Example:
+        >>> call = ToolCall("search", {"query": "Mount Aso", "top_k": 3, "site": "a.org"})
+        >>> print(call_words(call))
+        Mount Aso
+        {"site": "a.org"}
     """
-    queries, other_arguments = [], {}
+    if not call.arguments:
+        return call.raw.strip()
+    queries: list[str] = []
+    other_arguments: dict[str, Any] = {}
     for name, value in call.arguments.items():
-        if name in QUERIES:
-            listed = value if isinstance(value, (list, tuple)) else [value]
-            queries += [text.strip() for text in listed if isinstance(text, str) and text.strip()]
-        else:
+        if name not in QUERIES:
             other_arguments[name] = value
+            continue
+        listed = value if isinstance(value, (list, tuple)) else [value]
+        queries += [text.strip() for text in listed if isinstance(text, str) and text.strip()]
     if queries:
         other_arguments = {
             name: value
             for name, value in other_arguments.items()
             if isinstance(value, (str, list, dict)) and value
         }
-    as_json = (
-        [json.dumps(other_arguments, ensure_ascii=False, default=str)] if other_arguments else []
-    )
-    return "\n".join([*queries, *as_json]) or ("" if call.arguments else call.raw.strip())
+    if not other_arguments:
+        return "\n".join(queries)
+    return "\n".join([*queries, json.dumps(other_arguments, ensure_ascii=False, default=str)])
 
 
 @lru_cache(maxsize=256)
 def asks_for_thoughts(dialect: str) -> bool:
-    """Whether that dialect's protocol asks for a thought in every turn; one that is not known is
-    taken to.
+    """Whether the dialect of this name asks for a thought in every turn. An unknown dialect counts
+    as one that does.
     """
-    # cached: this is asked of every trajectory, and loading a dialect looks through the package
+    # Cached, since every trajectory is asked, and loading a dialect searches the package
     try:
         return dialects.load(dialect).asks_for_thoughts
     except DialectError:

@@ -45,10 +45,10 @@ class WorldRubric(Reward):
     | any other | states the fact | misread | 0.4 |
     | any other | does not | early | 0.2 |
 
-    Of an answer in a box or another form, what it says counts. Questions that are not of the
-    bundled world have no value. In a changed world its own facts
-    count. `parts["error"]` names the error, `why` explains it in the words of `EXPLANATIONS`. Ours:
-    it teaches the policy to score itself, and checks it while it trains.
+    Of an answer in a box or another form, only what stands in it counts. In a changed world the
+    facts of that world count. A question that is not of the bundled world has no value.
+    `parts["error"]` names the error, and `why` explains it in the words of `EXPLANATIONS`. Ours:
+    the policy learns to score itself from this reward, and is compared with it while it trains.
 
     How to hack it: search until the fact is there by chance, whatever the queries say.
     """
@@ -72,13 +72,13 @@ def _gravest_error(trajectory: Trajectory) -> str:
     """The name of the error, by the table of `WorldRubric`."""
     change = Change.of(trajectory.meta)
     world = world_of(change)
-    question, answer = trajectory.question or "", short_answer(trajectory)
+    question = trajectory.question or ""
+    answer = short_answer(trajectory)
     chain = chains_of()[question]
     fact_asked = chain[-1] if change is None else change.asked
-    evidence = supporting_passages(trajectory)
     is_stated = False
     texts = [question]
-    for passage in evidence:
+    for passage in supporting_passages(trajectory):
         texts += [passage.title, passage.text]
         statement = world.stated(passage.text)
         if statement is not None and (statement.subject, statement.relation) == fact_asked:
@@ -87,8 +87,7 @@ def _gravest_error(trajectory: Trajectory) -> str:
         return "silent" if is_stated else "early"
     is_right = bool(exact_match(answer, trajectory.answers))
     has_extras = not is_right and any(_holds(answer, gold) for gold in trajectory.answers)
-    # of an answer with extras, the right part must stand in the evidence: the whole is worded by
-    # the agent
+    # An answer with extras is worded by the agent: only its right part can stand in the evidence
     names = trajectory.answers if has_extras else (answer,)
     if not any(_holds(text, name) for text in texts for name in names):
         return "memory"
@@ -96,18 +95,20 @@ def _gravest_error(trajectory: Trajectory) -> str:
         if not is_stated:
             return "early"
         return "none" if is_right else "extras"
-    earlier = {normalize(fact.subject) for fact in (*chain, fact_asked)}
-    if normalize(answer) in earlier or _holds(question, answer):
+    subjects = {normalize(fact.subject) for fact in (*chain, fact_asked)}
+    if normalize(answer) in subjects or _holds(question, answer):
         return "lost"
     return "misread" if is_stated else "early"
 
 
 def explained(error: str, trajectory: Trajectory) -> str:
-    """The error in words, with the trajectory's own names."""
-    # answer and reference come first: a small model that has just written both can compare them
-    gold, answer = trajectory.answers[0], short_answer(trajectory) or "missing"
+    """The error in words, with the trajectory's answer and its gold answer."""
+    gold = trajectory.answers[0]
+    answer = short_answer(trajectory) or "missing"
+    # Answer and reference come first: a small model that has just written both can compare them
     return f"The answer is {answer}, the reference {gold}. {EXPLANATIONS[error]}"
 
 
 def _holds(text: str, name: str) -> bool:
+    """Whether the text holds the name as whole words."""
     return f" {normalize(name)} " in f" {normalize(text)} "

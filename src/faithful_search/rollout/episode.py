@@ -1,8 +1,8 @@
-"""One sample's state machine: token in, token out.
+"""The state machine of one sample: token in, token out.
 
-An episode holds one growing list of token ids. What the policy samples is appended as it is (mask
-1), what the environment adds is tokenised once and appended (mask 0); text is decoded for parsing
-and never tokenised again.
+An episode holds one growing list of token ids. Tokens that the policy samples are appended as they
+are (mask 1). Text of the environment is tokenised once and appended (mask 0). Tokens are decoded
+for parsing only; the decoded text is never tokenised again.
 """
 
 from bisect import bisect_left
@@ -20,13 +20,12 @@ from ..tasks import Task
 from ..tools.base import Observation
 from ..trajectory import Evidence, Issue, Step, Tokens, ToolCall, Trajectory
 
-# Callbacks: for the trajectory of an episode that has ended, and for a turn that was taken, with
-# the id of its episode.
 OnEnd = Callable[[Trajectory], Any] | None
+"""A callback for the trajectory of an episode that has ended."""
 OnStep = Callable[[str, Step], Any] | None
+"""A callback for a turn that was taken: the id of its episode, and the step."""
 _CHARS_PER_TOKEN = 4  # the first guess of how much text fits into a number of tokens
-_LONGEST_WORD = 30  # characters that a cut may lose so as to end with a whole word
-# Values of `Trajectory.stop_reason`, with what each means.
+_LONGEST_WORD = 30  # the most characters that are dropped so that a cut text ends with a whole word
 END_REASONS = {
     "answered": "the agent gave an answer, and upheld it where it was asked to check it",
     "answered_forced": "the last allowed turn gave no answer; the agent gave one that the environment opened for it",
@@ -35,6 +34,7 @@ END_REASONS = {
     "turn_token_limit": "a turn was cut at its token limit before any action, or within its call",
     "no_action": "a turn closed with neither a call nor an answer, and the dialect gives no second chance",
 }
+"""The values of `Trajectory.stop_reason`, and what each means."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -47,11 +47,11 @@ class Limits(msgspec.Struct, frozen=True):
         observation_tokens: maximum number of tokens of a tool response as the dialect writes it,
             with its tags, without what a chat template puts around it; 0 for no limit. A longer one
             is shortened inside its tags (`fit`).
-        force_answer: open an answer for the agent when its last turn gave none. The agent completes
-            it in one more turn of at most `turn_tokens`. Not where an answer was given before.
-        verify: let the agent check each answer in turns of their own, and go on with its research
-            after one that it finds incorrect (PokeeResearch, section 3.1; dialect `pokee`). When a
-            limit ends the episode first, the last answer stands.
+        force_answer: if the agent has given no answer in its turns, open one for it: the agent
+            completes it in one more turn of at most `turn_tokens`.
+        verify: let the agent check each answer in a turn of its own, and continue its research
+            after an answer that it finds incorrect (PokeeResearch, section 3.1; dialect `pokee`).
+            If a limit ends the episode first, the last answer stands.
         kept_responses: number of the last tool responses that the policy sees; 0 for all of them.
             Its own thoughts and calls always stay. Only for dialects that append raw text
             (`search_r1`).
@@ -131,9 +131,9 @@ class Episode:
     def take_turn(self, completion: Completion) -> ToolCall | Issue | None:
         """Take the turn that the policy sampled.
 
-        Returns the call to run, or an `Issue` that says why it can neither be read nor repaired:
-        both want a `take_observation`. `None`: the episode has ended, or the environment has
-        replied without a tool and the policy has its next turn.
+        Returns the call to run, or an `Issue` that says why the call can neither be read nor
+        repaired: in both cases `take_observation` is next. Returns `None` if the episode has ended,
+        or if the environment has replied itself and the next turn is the policy's.
         """
         start = len(self.ids)
         self._append(completion.ids, 1, completion.logprobs)
@@ -145,7 +145,7 @@ class Episode:
         if not calls_tool and not self.forced_opening:
             reply = self.chat.dialect.controller_reply(self.steps, verify=self.limits.verify)
 
-        # It has answered, or found its answer right, and nothing more is asked of it.
+        # The agent has answered, or upheld its answer, and the environment asks nothing more
         if reply is None and (step.answer is not None or step.verified):
             self._finish("answered_forced" if self.forced_opening else "answered")
             return None
@@ -153,7 +153,7 @@ class Episode:
             if not self._force_answer(step):
                 self._finish("turn_limit")
             return None
-        # A turn that was cut at its token limit ends the episode, unless its action is whole.
+        # A turn that was cut at its token limit ends the episode, unless its action is complete
         call_is_open = any(issue.kind == "call_unclosed" for issue in step.issues)
         acted = calls_tool or reply is not None
         if completion.finish == "length" and (call_is_open or not acted):
@@ -169,7 +169,7 @@ class Episode:
         return None
 
     def _force_answer(self, step: Step) -> bool:
-        """Open an answer for an agent whose turns are used up; returns whether it could be done."""
+        """Open an answer for an agent whose turns are used up, if possible; returns whether."""
         opening = self.chat.answer_opening
         may_force = self.limits.force_answer and not self.forced_opening and self._answer is None
         if not may_force or not opening:
@@ -180,14 +180,14 @@ class Episode:
         forced_step, response_text = forced
         if not self._append_response(response_text, opening):
             return False
-        if forced_step.note:  # the note is the response to its call; without a call there is none
+        if forced_step.note:  # a response to its call; a step without a call has none
             forced_step = self._with_response(forced_step, response_text)
         self.steps[-1] = forced_step
         self.forced_opening = opening
         return True
 
     def take_observation(self, observation: Observation) -> None:
-        """Append the tool response to the last call; ends the episode when it no longer fits."""
+        """Append the tool response to the last call. Ends the episode if it no longer fits."""
         chat = self.chat
         limit = self.limits.observation_tokens
         shown = fit(observation, self._rendered_length, limit) if limit else observation
@@ -252,8 +252,8 @@ class Episode:
         return msgspec.structs.replace(step, spans=spans, issues=issues)
 
     def _repaired(self, step: Step, text: str) -> Step:
-        """The step of a turn with a call in broken JSON that can only have been meant as one thing:
-        it is run, and its issues stay.
+        """The step with its call, where this is in broken JSON that can be repaired in one way
+        only. The issues stay.
         """
         call_issues = {issue.kind for issue in step.issues if issue.kind.startswith("call_")}
         if call_issues != {"call_json"} or step.call is not None or step.answer is not None:
@@ -262,7 +262,9 @@ class Episode:
         return msgspec.structs.replace(step, call=call)
 
     def _turn_text(self, completion: Completion) -> str:
-        """The turn's text, with what was opened for it and without the template's end of turn."""
+        """The text of the turn: with what the template or the environment opened for it, and
+        without the template's end of turn.
+        """
         ids = completion.ids
         # The end is the EOS token, or all tokens of the template's end of turn.
         end_length = 1 if completion.finish == "eos" else 0
@@ -288,10 +290,11 @@ class Episode:
         return msgspec.structs.replace(step, spans={**step.spans, "response": response})
 
     def _append_response(self, text: str, opened: str = "") -> bool:
-        """Append the environment's response, and the opening of an answer if it forces one.
+        """Append the environment's response, and after it the opening of a forced answer
+        (`opened`).
 
-        Returns whether it fits: if no token would be left, nothing is appended. `opened` is among
-        the ids only: in the text it begins the next turn.
+        Returns whether they fit. If no token would be left after them, nothing is appended. In the
+        text, the opening is the beginning of the next turn.
         """
         start, middle, _ = self.turns[-1]
         has_ended = self.chat.ended(self.ids[start:middle])
@@ -306,22 +309,22 @@ class Episode:
     def _append(self, ids: list[int], mask: int, logprobs: list[float] | None) -> None:
         self.ids += ids
         self.mask += [mask] * len(ids)
-        if logprobs is None:  # one turn without them leaves the whole episode without
+        if logprobs is None:  # without those of one turn the episode has none
             self.logprobs = None
         elif self.logprobs is not None:
             self.logprobs += logprobs
 
     def _finish(self, reason: str) -> None:
         self.stop_reason = reason
-        # Trainers take an episode as cut unless its last token is the end-of-turn token, or the EOS
-        # after it where the two differ. They cannot take one without any token, either.
+        # Trainers treat an episode as truncated unless its last token is the end-of-turn token, or
+        # the EOS after it where the two differ. They cannot take an episode without tokens, either.
         if reason in ("answered", "answered_forced", "no_action") or not self.ids:
             closing = self.chat.closing_ids(self.ids)
             self._append(closing, 0, [0.0] * len(closing))
 
 
 def _moved(issue: Issue, offset: int) -> Issue:
-    """The issue with its span so many characters further on."""
+    """The issue with its span moved by so many characters."""
     if issue.span is None:
         return issue
     start, end = issue.span
@@ -332,7 +335,7 @@ def visible_places(
     turns: Sequence[tuple[int, int, int]], length: int, kept_responses: int
 ) -> Iterator[int]:
     """The places in a completion that the policy sees after `turns`: all but those of the tool
-    responses before the last `kept_responses`. 0 keeps all of them.
+    responses before the last `kept_responses`; all of them, if that is 0.
 
     Args:
         turns: as in `Tokens`.
@@ -364,8 +367,8 @@ def copies(tasks: Iterable[Task]) -> Iterator[tuple[Task, str, int]]:
 
 
 def sample_number(episode_id: str) -> int:
-    """How many episodes of its task came before, as `copies` wrote it into an episode's id: what is
-    added to the seed, so that no two sample alike.
+    """The number of episodes of the same task before this one, as `copies` wrote it into the id. It
+    is added to the seed, so that each episode samples differently.
 
     Example:
         >>> sample_number("nq-7#2"), sample_number("nq-7")
@@ -401,15 +404,15 @@ def issue_of_call(step: Step) -> Issue:
 
 
 def fit(observation: Observation, size: Callable[[Observation], int], limit: int) -> Observation:
-    """Shorten an observation until `size` of it is at most `limit`.
+    """The longest beginning of an observation whose `size` is at most `limit`.
 
-    The leading passages stay whole, the last one that fits is shortened (at a word's end where one
-    is near), those after it are dropped. Titles are never cut. A note is shortened likewise. An
-    empty observation has to fit: the caller sees to that.
+    The first passages stay whole. The last one that fits is shortened, at the end of a word if one
+    is near, and those after it are dropped. Titles are never cut. A note is shortened in the same
+    way. An empty observation must fit.
 
     Args:
-        size: the number of tokens of an observation as it is shown. Called some 20 times at most,
-            and on a long observation only for its beginning.
+        size: returns the number of tokens of an observation as the policy sees it. It is called
+            about 20 times at most, and on a long observation only with its beginning.
 
     Example:
         >>> long = Observation((Evidence("one two three", "A"), Evidence("four five", "B")))
@@ -418,7 +421,7 @@ def fit(observation: Observation, size: Callable[[Observation], int], limit: int
         >>> [passage.text for passage in fit(long, words, 6).evidence]
         ['one two three', 'four']
     """
-    # As `_beginning` counts characters.
+    # Characters are counted as by `_beginning`
     length = sum(1 + len(passage.title) + len(passage.text) for passage in observation.evidence)
     if not observation.evidence:
         length = len(observation.note)
@@ -426,23 +429,22 @@ def fit(observation: Observation, size: Callable[[Observation], int], limit: int
     def is_too_long(chars: int) -> bool:
         return size(_beginning(observation, chars)) > limit
 
-    # Double a first guess until it is too long, then bisect: so only the beginning of a long
-    # observation is measured.
+    # Double a first guess until it is too long, then bisect, so that only the beginning of a long
+    # observation is measured
     fitting = 0
     too_long = min(length, _CHARS_PER_TOKEN * limit)
     while not is_too_long(too_long):
         if too_long == length:
             return observation
         fitting, too_long = too_long, min(length, 2 * too_long)
-    # How many of the lengths between these two fit as well: all those before the first that does
-    # not.
-    more = bisect_left(range(fitting + 1, too_long), True, key=is_too_long)
-    return _beginning(observation, fitting + more)
+    # `fitting` fits and `too_long` does not; between them, count the lengths that fit, too
+    further = bisect_left(range(fitting + 1, too_long), True, key=is_too_long)
+    return _beginning(observation, fitting + further)
 
 
 def _beginning(observation: Observation, chars: int) -> Observation:
-    """The first `chars` characters of an observation; titles count, and each passage counts as one
-    character more.
+    """The first `chars` characters of an observation. Titles count, and each passage counts as one
+    more character.
     """
     if not observation.evidence:
         return msgspec.structs.replace(observation, note=_cut(observation.note, chars))
@@ -462,7 +464,7 @@ def _beginning(observation: Observation, chars: int) -> Observation:
 
 
 def _cut(text: str, chars: int) -> str:
-    """The first `chars` characters of a text, or fewer so as to end with a whole word."""
+    """The first `chars` characters of a text, or a few less so that it ends with a whole word."""
     if len(text) <= chars:
         return text
     beginning = text[:chars]

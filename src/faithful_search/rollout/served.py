@@ -35,32 +35,35 @@ from .agent import Used
 from .environment import inner_text, template_fence
 from .episode import OnEnd, OnStep, copies, issue_of_call, sample_number
 
-# The stop reason of an episode whose endpoint did not answer; `meta["why"]` says why
 FAILED = "failed"
+"""The stop reason of an episode whose endpoint did not answer; `meta["why"]` says why."""
 
 
 class ServedAgent:
-    """Runs a served chat model with tools; `run` is as `Engine.run`.
+    """Runs a served chat model with tools. `run` is as `Engine.run`, and must not be called inside
+    a running event loop.
 
-    Requests are retried after transient failures. An episode that still gets no answer ends as
-    `FAILED`, with the steps that it had until then, and is not shown to `on_end`: it says nothing
-    about the agent. Not to be called inside a running event loop.
+    Requests are retried after transient failures. An episode whose request still gets no reply ends
+    as `FAILED` with its steps so far. It says nothing about the agent, so `on_end` is not called
+    with it.
 
     Args:
         model: the served model's name.
         url: the server's base URL, usually ending in `/v1`; `None` for Hugging Face Inference
             Providers.
-        turns: how many requests an episode may take.
-        max_tokens: how many tokens the model may sample in a turn.
+        toolbox: the tools.
+        turns: maximum number of requests in an episode.
+        max_tokens: maximum number of tokens that the model samples in a turn.
+        temperature: of the sampling.
         seed: of the sampling; further episodes of a task add 1, 2, …
-        concurrency: requests under way at once.
+        concurrency: maximum number of requests under way at once.
         timeout: seconds for one request.
         dialect: how the model writes: `openai`, or a dialect with tags whose tool responses are
             messages of the chat.
-        verify: the agent checks each answer, as with `Limits.verify`.
-        key: the server's key, `""` for none; by default it is found as `EndpointJudge` finds it.
-        total_tokens: how many tokens the model may sample in an episode, as the server counts them;
-            `None` for no limit.
+        verify: let the agent check each answer, see `Limits.verify`.
+        key: the server's key, `""` for none; by default it is looked up as by `EndpointJudge`.
+        total_tokens: maximum number of tokens that the model samples in an episode, as the server
+            counts them; `None` for no limit.
 
     Raises:
         ConfigError: for limits below 1, a URL that is not http(s) or holds a password, a dialect
@@ -123,12 +126,13 @@ class ServedAgent:
     def run(
         self, tasks: Iterable[Task], on_end: OnEnd = None, on_step: OnStep = None
     ) -> list[Trajectory]:
-        """As `Engine.run`; a task given n times is sampled with a seed of its own each time.
+        """As `Engine.run`. A task that is given several times is sampled with another seed each
+        time.
 
-        Raises `JudgeError` when asking is pointless: a wrong key, an unknown model, a server that
-        is not there.
+        Raises `JudgeError` when no request can succeed: a wrong key, an unknown model, a server
+        that is not there.
         """
-        # Each with the id of its episode.
+        # Each task under the id of its episode
         tasks = [msgspec.structs.replace(task, id=id) for task, id, _ in copies(tasks)]
         llm = LLM(with_key(self.endpoint), self.stats)
 
@@ -141,8 +145,8 @@ class ServedAgent:
                 on_end(trajectory)
             return trajectory
 
-        # All episodes at once: the endpoint's slots bound the requests, so that one may ask while
-        # another's tools run.
+        # All episodes at once, so that one can send a request while the tools of another run. The
+        # endpoint bounds the number of requests.
         return asyncio.run(map_concurrently(episode, tasks, most=max(1, len(tasks))))
 
     async def _episode(
@@ -157,7 +161,7 @@ class ServedAgent:
         take = self._take_calls if self._structured else self._take_text
         trajectory = Trajectory(question=task.question, dialect=self.dialect.name)
         stop_reason = "turn_limit"
-        reported = 0  # how many steps `on_step` was shown
+        reported = 0  # the number of steps that `on_step` was called with
         used = Used()
         for _ in range(self.turns):
             if self.total_tokens is not None and used.completion_tokens >= self.total_tokens:
@@ -175,18 +179,18 @@ class ServedAgent:
             used.requests += 1
             used.prompt_tokens += reply.prompt_tokens
             used.completion_tokens += reply.completion_tokens
-            goes_on = await take(reply, messages, session)
+            has_next_turn = await take(reply, messages, session)
             trajectory = self._read(messages, task.question)
-            # In `openai` any text without calls is read as an answer. That of a reply which was cut
-            # is only a thought.
-            is_cut_text = reply.cut and self._structured and not goes_on
+            # In `openai` any text without calls is read as an answer, but text that was cut at the
+            # token limit is only a thought
+            is_cut_text = reply.cut and self._structured and not has_next_turn
             if is_cut_text and trajectory.answer is not None:
                 trajectory = _with_answer_as_thought(trajectory)
             if on_step is not None:
                 for step in trajectory.steps[reported:]:
                     on_step(task.id, step)
                 reported = len(trajectory.steps)
-            if not goes_on:
+            if not has_next_turn:
                 stop_reason = "turn_token_limit" if reply.cut else "no_action"
                 if trajectory.answer is not None:
                     stop_reason = "answered"
@@ -201,13 +205,15 @@ class ServedAgent:
         )
 
     def _read(self, messages: Messages, question: str | None = None) -> Trajectory:
-        """The episode so far. A response inside the model's own message is its invention."""
+        """The episode so far. A tool response inside a message of the model is no evidence, since
+        the model wrote it.
+        """
         return self.dialect.parse_messages(
             messages, question=question, fenced=True, responses="messages"
         )
 
     async def _take_calls(self, reply: ChatReply, messages: Messages, session: Session) -> bool:
-        """Append a reply with structured calls, and what these return; false: there were none."""
+        """Append a reply and what its structured calls return. Returns whether it had any."""
         message: dict[str, Any] = {"role": "assistant", "content": reply.text}
         calls = []
         for call in reply.calls:
@@ -227,7 +233,7 @@ class ServedAgent:
 
         Returns whether the episode goes on.
         """
-        # A model may write on after the string that ends its turn.
+        # The model may go on after the string that ends its turn: what follows is cut off
         end = len(reply.text)
         for stop in self.dialect.stop:
             if stop in reply.text:
@@ -248,18 +254,19 @@ class ServedAgent:
         return True
 
     async def _response_to_call(self, step: Step, raw: str, session: Session) -> str:
-        """What the call of a step returns, as the dialect writes it. A call that can neither be
-        read nor repaired (`raw` is its text) is told how to be written.
+        """What the call of a step returns, as the dialect writes it. `raw` is the text of the call.
+        If it can neither be read nor repaired, the response says how to write it.
         """
         call = step.call or self.dialect.repair_call(raw)
-        if call is not None:
-            observation = await self.toolbox.call(call, session)
-        else:
+        if call is None:
             form = self.dialect.call_form(self.toolbox.names)
             observation = self.toolbox.describe_malformed(issue_of_call(step).why, form)
+        else:
+            observation = await self.toolbox.call(call, session)
         return self.dialect.render_observation(observation.evidence, observation.note, self._fence)
 
     async def _observe(self, call: ToolRequest, session: Session) -> Observation:
+        """What a structured call returns; a note, if its arguments cannot be read."""
         try:
             arguments = msgspec.json.decode(call.arguments or "{}", type=dict[str, Any])
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -44,10 +44,10 @@ come before.
 
 
 class Value(nn.Module):
-    """V of each state: a linear map of a last hidden state.
+    """V of each state: a linear map of the last hidden state.
 
-    Without a `trunk` it reads the policy's hidden states, which get no gradient from it. With a
-    trunk, a copy of the policy's body, it has hidden states of its own.
+    Without a `trunk`, it reads the policy's hidden states and gives them no gradient. A trunk is a
+    copy of the policy's body, whose hidden states it reads instead.
     """
 
     def __init__(self, hidden: int, dtype: torch.dtype, trunk: nn.Module | None = None) -> None:
@@ -71,9 +71,9 @@ class Value(nn.Module):
 class SearchPPOTrainer(SearchGRPOTrainer):
     """Trains a search agent by PPO.
 
-    The arguments are those of `SearchGRPOTrainer`; the setting `advantages` must be "ppo". During
-    training the value is a submodule of the policy, so that sharding, checkpoints and several
-    processes treat it like the policy. `train` removes it at the end.
+    The arguments are those of `SearchGRPOTrainer`. The setting `advantages` must be "ppo". During
+    training the value is a submodule of the policy, so that it is sharded, saved and synchronised
+    as the policy is. `train` removes it at the end.
     """
 
     estimators: ClassVar[Sequence[str]] = (PPO,)
@@ -93,7 +93,7 @@ class SearchPPOTrainer(SearchGRPOTrainer):
             trunk = cast(nn.Module, AutoModel.from_pretrained(source, dtype=self._base_model.dtype))
         self.value = Value(config.hidden_size, self._base_model.dtype, trunk)
         self._base_model.add_module(NAME, self.value)
-        # The values of the pass of the update that is running; `None` while none is
+        # The values that the running pass of the update has recorded; `None` outside of one
         self._values: list[torch.Tensor] | None = None
         self._hook = self._base_model.get_decoder().register_forward_hook(
             self._record_values, with_kwargs=True
@@ -110,16 +110,18 @@ class SearchPPOTrainer(SearchGRPOTrainer):
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         optimizer = super().create_optimizer(*args, **kwargs)
         value_ids = {id(parameter) for parameter in self.value.parameters()}
-        # The value moves into groups of its own, since its learning rate is another one. The groups
-        # of the optimizer differ in their weight decay.
+        # The value's parameters move into groups of their own, for their learning rate. There are
+        # several groups, which differ in weight decay.
         for group in list(optimizer.param_groups):
-            of_value = [part for part in group["params"] if id(part) in value_ids]
-            of_policy = [part for part in group["params"] if id(part) not in value_ids]
-            if of_value:
-                group["params"] = of_policy
-                optimizer.add_param_group(
-                    {**group, "params": of_value, "lr": self.args.value_learning_rate}
-                )
+            of_value = [parameter for parameter in group["params"] if id(parameter) in value_ids]
+            if not of_value:
+                continue
+            group["params"] = [
+                parameter for parameter in group["params"] if id(parameter) not in value_ids
+            ]
+            optimizer.add_param_group(
+                {**group, "params": of_value, "lr": self.args.value_learning_rate}
+            )
         return optimizer
 
     def _record_values(self, decoder: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
@@ -142,8 +144,8 @@ class SearchPPOTrainer(SearchGRPOTrainer):
         written: torch.Tensor,
         **kwargs: Any,
     ) -> Any:
-        """TRL's columns, and the value of the state before each token, or `None` for a reference
-        model.
+        """TRL's columns, and as a further one the value of the state before each token; `None` for
+        a reference model, which has none.
         """
         self._values = []
         columns = super()._forward(
@@ -161,7 +163,7 @@ class SearchPPOTrainer(SearchGRPOTrainer):
         """PPO's columns of the batch; none in an evaluation.
 
         They are `advantages`, `returns`, `old_values`, the mask `valued` of the tokens that have a
-        value, and `valued_a_batch`, by which the value's loss is divided.
+        value, and `valued_a_batch`, their number in an average batch.
         """
         if not self._training:
             return {}
@@ -181,7 +183,7 @@ class SearchPPOTrainer(SearchGRPOTrainer):
             rewards -= self.beta * gap
             self._log_mean("kl", gap.sum() / trained.sum().clamp(min=1))
         valued = trained
-        if args.gae_over_turns:  # only a turn's first token has a value, and the turn's rewards
+        if args.gae_over_turns:  # only the first token of a turn has a value, and the turn's reward
             is_first, first_place = turn_starts(numbers)
             valued = is_first & trained
             rewards = torch.zeros_like(rewards).scatter_add(1, first_place, rewards)
@@ -231,9 +233,9 @@ class SearchPPOTrainer(SearchGRPOTrainer):
         values = cast(torch.Tensor, token_pass.values[VALUES])
         old = inputs["old_values"]
         returns = inputs["returns"]
-        most = self.args.value_clip
-        clipped = old + (values - old).clamp(-most, most)
-        # The larger error counts: a value that has moved too far gains nothing by it.
+        largest_move = self.args.value_clip
+        clipped = old + (values - old).clamp(-largest_move, largest_move)
+        # The larger error counts, so that a value gains nothing by moving too far
         errors = torch.maximum((values - returns).square(), (clipped - returns).square())
         total = torch.where(inputs["valued"], errors, 0.0).sum()
         loss = 0.5 * total / inputs["valued_a_batch"]
@@ -244,7 +246,7 @@ class SearchPPOTrainer(SearchGRPOTrainer):
 
 @dataclass(eq=False)
 class ValueWeights(TrainerCallback):
-    """Saves the value beside adapters. In other checkpoints it is saved as a part of the policy."""
+    """Saves the value in checkpoints of adapters; in others it is a part of the policy."""
 
     trainer: SearchPPOTrainer
 
@@ -270,9 +272,9 @@ class ValueWeights(TrainerCallback):
         )
 
     def _file(self, args: Any, state: Any) -> Path | None:
-        """The file in the checkpoint of this step; `None` where the policy is saved whole."""
+        """The file in the checkpoint of this step; `None` where the whole policy is saved."""
         policy = self.trainer.accelerator.unwrap_model(self.trainer.model)
-        # DeepSpeed saves everything that is trained
+        # DeepSpeed saves all that is trained, also with adapters
         if not is_peft_model(policy) or self.trainer.is_deepspeed_enabled:
             return None
         return Path(args.output_dir) / f"checkpoint-{state.global_step}" / WEIGHTS
@@ -281,10 +283,10 @@ class ValueWeights(TrainerCallback):
 def gae(
     rewards: torch.Tensor, values: torch.Tensor, valued: torch.Tensor, gamma: float, lam: float
 ) -> torch.Tensor:
-    """Generalised advantages, of shape `(rows, columns)`.
+    """Generalised advantage estimates (GAE), of shape `(rows, columns)`.
 
-    Columns that are not `valued` are passed over: their advantage is 0, and they do not separate
-    the columns on their two sides.
+    Columns that are not `valued` are skipped: their advantage is 0, and the valued columns before
+    and after them count as neighbours.
 
     Example:
         >>> rewards, values = torch.tensor([[0.0, 9.0, 1.0]]), torch.tensor([[0.5, 9.0, 0.0]])
@@ -292,30 +294,30 @@ def gae(
         [[0.0, 0.0, 1.0]]
     """
     advantages = torch.zeros_like(rewards)
-    # of the next column of each row that is valued
+    # For each row those of the next valued column
     next_advantage = rewards.new_zeros(len(rewards))
     next_value = rewards.new_zeros(len(rewards))
     for column in reversed(range(rewards.shape[1])):
-        counts = valued[:, column]
+        is_valued = valued[:, column]
         value = values[:, column]
         advantage = rewards[:, column] + gamma * (next_value + lam * next_advantage) - value
-        next_advantage = torch.where(counts, advantage, next_advantage)
-        next_value = torch.where(counts, value, next_value)
-        advantages[:, column] = torch.where(counts, advantage, 0.0)
+        next_advantage = torch.where(is_valued, advantage, next_advantage)
+        next_value = torch.where(is_valued, value, next_value)
+        advantages[:, column] = torch.where(is_valued, advantage, 0.0)
     return advantages
 
 
 def token_rewards(scores: Iterable[Score], numbers: torch.Tensor, by_step: bool) -> torch.Tensor:
     """The reward of each token, of the shape of `numbers` (`advantages.turn_numbers`).
 
-    A rollout's score, or 0 where it has none, stands at the last token that the policy wrote. With
-    `by_step`, what a step earned stands at the last token of its turn, and only the remainder of
-    the score at the end (`Score.credit`).
+    The last token that the policy wrote gets the score of the rollout, or 0 where it has none. With
+    `by_step`, the last token of each turn gets what its step earned, and the last token of all the
+    remainder (`Score.credit`).
     """
     rewards = torch.zeros(numbers.shape, device=numbers.device)
     for row, row_numbers, score in zip(rewards, numbers, scores, strict=True):
         earned, outcome = score.credit if by_step else ((), score.value or 0.0)
-        last_place: dict[int, int] = {}  # of each turn: later tokens replace earlier ones
+        last_place: dict[int, int] = {}  # by turn: later tokens replace earlier ones
         for place, turn in enumerate(row_numbers.tolist()):
             if turn:
                 last_place[turn] = place

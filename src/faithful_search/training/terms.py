@@ -1,20 +1,20 @@
 """Terms that may be added to TRL's loss: `verdict_moves` (verdicts should move with their evidence)
 and `llds` (good answers should stay likely).
 
-The verdict term puts the probes of the perturbation reward R_pt into the loss; it is this project's
-own. A policy-gradient step treats R_pt as a number: it reinforces the tokens that were sampled
-before the probe, but never the verdict that the probe asks for. The gradient of s(q' - q) is
-missing. Since a verdict has two values, this term is the exact expectation of sampling a verdict
-after perturbed evidence and rewarding the right one.
+The verdict term puts the probes of the perturbation reward R_pt into the loss (ours). A policy
+gradient takes R_pt as a number: it reinforces the tokens that were sampled before a probe, but not
+the verdict that the probe asks for, since the gradient of s(q' - q) is missing. This term adds it.
+A verdict has two values, so the term is the exact expectation of sampling a verdict after perturbed
+evidence and rewarding the right one.
 
 ```
 loss = loss_GRPO - λ · mean over rollouts i of the global batch of Δ_i
 Δ_i  = mean over the probes of rollout i of s(q' - q), 0 where it has none
 ```
 
-q is the probability of the probe's first choice, "yes", with the real evidence, and q' that with
-the perturbed evidence: the product over the choice's tokens, by a softmax in float32 at temperature
-1.
+q is the probability of "yes" with the real evidence, and q' that with the perturbed evidence: the
+product over the tokens of "yes", by a softmax in float32 at temperature 1. s is +1 where p(yes)
+should rise, and -1 where it should fall.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,6 +27,7 @@ from ..inference.kv_cache import Batch, States, beginnings, by_row
 from ..rewards.evidence_sensitivity import Probe
 
 NO_TOKEN = -1
+"""The padding of choices with fewer tokens than the longest one."""
 
 
 def verdict_moves(
@@ -45,21 +46,14 @@ def verdict_moves(
         agree: takes the number of forward passes that this process needs and returns the number
             that every process makes. The extra passes read one token and add nothing.
         remembered: the keys and values, with gradient, of rows that the policy has read in this
-            step. A context that begins like one of them is read from there on.
+            step. Of a context that begins like one of them only the remaining tokens are read.
     """
     queries = _queries(probes)
-    # The logits of a choice's tokens are needed, so that they and the token before them are read
+    # At most what stands before a choice is taken as remembered: the logits after it are needed
     starts = [query.context[: len(query.context) - len(query.choice) + 1] for query in queries]
     states = beginnings(remembered, starts)
-    # Contexts with about as many new tokens go together, since padding is computed, too
-    new_tokens = [
-        len(query.context) - len(state.ids) for query, state in zip(queries, states, strict=True)
-    ]
-    groups: list[list[int]] = []
-    for group in passes(new_tokens, CALLS["cpu"]):
-        for start in range(0, len(group), at_once):
-            groups.append(group[start : start + at_once])
-    # Asked before the first forward pass, in which processes wait for one another
+    groups = _groups(queries, states, at_once)
+    # Agreed before the first forward pass, in which processes wait for one another
     extra_passes = agree(len(groups)) - len(groups)
     device = next(model.parameters()).device
     moves = torch.zeros(len(probes), device=device)
@@ -106,43 +100,60 @@ def _queries(probes: Sequence[Sequence[Probe]]) -> list[_ChoiceQuery]:
     return queries
 
 
+def _groups(
+    queries: Sequence[_ChoiceQuery], states: Sequence[States], at_once: int
+) -> list[list[int]]:
+    """The numbers of the queries of each forward pass, at most `at_once`. Queries with about as
+    many unread tokens go together, since padding is computed, too.
+    """
+    unread = [
+        len(query.context) - len(state.ids) for query, state in zip(queries, states, strict=True)
+    ]
+    groups: list[list[int]] = []
+    for group in passes(unread, CALLS["cpu"]):
+        for start in range(0, len(group), at_once):
+            groups.append(group[start : start + at_once])
+    return groups
+
+
 def choice_probability(
     model: Any,
     contexts: Sequence[list[int]],
     choices: Sequence[list[int]],
     states: Sequence[States] = (),
 ) -> torch.Tensor:
-    """p(choice) at the end of each context; shape (contexts,), with gradient.
+    """p(choice) after each context; shape (contexts,), with gradient.
 
-    A context ends with all but the last token of its choice. `states` are the keys and values that
-    the model has of the contexts' beginnings.
+    A context includes all but the last token of its choice. `states` are the model's keys and
+    values of the contexts' beginnings.
     """
     longest = max(map(len, choices))
-    reads_on = any(state.ids for state in states)
-    make_cache = _cache if reads_on else None
+    is_continued = any(state.ids for state in states)
+    make_cache = _cache if is_continued else None
     logits = Batch(model, make_cache, contexts, states, keep=longest).logits
     padded = [[NO_TOKEN] * (longest - len(choice)) + list(choice) for choice in choices]
     tokens = torch.tensor(padded, device=logits.device)  # (contexts, longest)
-    of_vocabulary = logits.float().log_softmax(-1)
-    # `gather` needs some token in the padding, too: the first of the vocabulary
-    gathered = tokens.clamp(min=0)[..., None]
-    logprobs = of_vocabulary.gather(2, gathered).squeeze(-1)
-    # Padding of shorter choices counts as probability 1.
+    vocabulary_logprobs = logits.float().log_softmax(-1)  # (contexts, longest, vocabulary)
+    # `gather` needs a token in the padding, too; any will do, since it is masked below
+    indices = tokens.clamp(min=0)[..., None]
+    logprobs = vocabulary_logprobs.gather(2, indices).squeeze(-1)
+    # The padding of shorter choices counts as probability 1
     return logprobs.masked_fill(tokens == NO_TOKEN, 0.0).sum(-1).exp()
 
 
 def llds(
     logps: torch.Tensor, old: torch.Tensor, numbers: torch.Tensor, advantages: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The likelihood-preserving term: how much likelihood the tokens of fallen actions have lost.
+    """The likelihood-preserving term (LLDS): how much log-probability the tokens of actions have
+    lost.
 
     ```
-    LLDS = Σ_actions [Σ_t (log π_old - log π) > 0] · Σ_t max(0, log π_old - log π)  /  own tokens of the batch
+    LLDS = Σ_actions [Σ_t (log π_old - log π) > 0] · Σ_t max(0, log π_old - log π)  /  sampled tokens
     ```
 
-    An action is the policy's own tokens of one turn. The sum is over actions whose advantage is not
-    negative and that have become less likely as a whole; within them, it is over the tokens that
-    have become less likely (arXiv 2512.04220, with its gate by action).
+    An action is the tokens that the policy sampled in one turn. The sum is over actions whose
+    advantage is not negative and that have become less likely as a whole; within them, it is over
+    the tokens that have become less likely (arXiv 2512.04220, with its gate by action).
 
     Args:
         logps: log-probabilities of the tokens now, shape (rows, columns).
@@ -154,21 +165,21 @@ def llds(
     Returns the term, and the share of all actions that have become less likely.
     """
     is_sampled = numbers > 0
-    loss_of_token = torch.where(is_sampled, old - logps, 0.0)  # of likelihood, in nats
-    # one column for each turn; column 0 belongs to tokens of no action
-    zeros = loss_of_token.new_zeros(len(loss_of_token), int(numbers.max()) + 1)
-    loss_of_action = zeros.scatter_add(1, numbers, loss_of_token.detach())
+    token_drop = torch.where(is_sampled, old - logps, 0.0)  # in nats
+    # One column for each turn; column 0 belongs to tokens of no action
+    zeros = token_drop.new_zeros(len(token_drop), int(numbers.max()) + 1)
+    action_drop = zeros.scatter_add(1, numbers, token_drop.detach())
     is_action = zeros.scatter(1, numbers, 1.0)
-    has_fallen = loss_of_action > 0
+    has_fallen = action_drop > 0
     if advantages.dim() == 1:
         advantages = advantages[:, None]
     is_preserved = is_sampled & (advantages >= 0) & has_fallen.gather(1, numbers)
-    losses = torch.where(is_preserved, loss_of_token.clamp(min=0), 0.0)
-    term = losses.sum() / is_sampled.sum().clamp(min=1)
+    preserved_drop = torch.where(is_preserved, token_drop.clamp(min=0), 0.0)
+    term = preserved_drop.sum() / is_sampled.sum().clamp(min=1)
     fallen_share = has_fallen[:, 1:].sum() / is_action[:, 1:].sum().clamp(min=1)
     return term, fallen_share
 
 
 def _cache(model: Any) -> Any:
-    # a wrapped model hides its configuration
+    # A wrapped model hides its configuration
     return by_row(getattr(model, "module", model), once=True)

@@ -1,11 +1,14 @@
-"""An update from scored rollouts: their advantages, and TRL's loss with the `terms` and PPO's value
-that may be added.
+"""An update from scored rollouts: their advantages, and TRL's loss, to which the `terms` and PPO's
+loss of the value may be added.
 
-Two private methods of TRL are overridden. `_generate_and_score_completions` gets other advantages.
-`_get_per_token_logps_and_entropies` runs in several passes (`passes`) and scores only the policy's
-own tokens; the terms use its results again, and the verdict term continues from its states. Where the engine
-keeps only the last tool responses in the context (`Limits.kept_responses`), each turn of a rollout
-is a row of its own: what the policy saw then, and what it wrote.
+Two private methods of TRL are overridden:
+
+- `_generate_and_score_completions` replaces TRL's advantages.
+- `_get_per_token_logps_and_entropies` runs in several passes (`passes`) and scores only the tokens
+  that the policy sampled. The terms use its results again, and the verdict term continues from its
+  keys and values. Where the engine keeps only the last tool responses in the context
+  (`Limits.kept_responses`), each turn of a rollout is a row of its own: what the policy saw then,
+  and what it wrote.
 """
 
 import math
@@ -31,19 +34,19 @@ from .processes import largest_over
 from .rollout_batch import RolloutBatch
 from .terms import llds, verdict_moves
 
-WATCHED = 8  # how many rollouts of a batch are asked about once more after the update, at most
+WATCHED = 8
+"""The largest number of rollouts of a batch that are read again after the update."""
 
 
 @dataclass
 class TokenPass:
-    """What the model is asked about a batch's tokens, and what it said.
+    """A pass of the model over the tokens of a batch: what is asked, and the results.
 
     Args:
         turn_numbers: which tokens the policy wrote, see `advantages.turn_numbers`.
-        remember: keep the model's states of each row in `states`, with their gradient.
-        values: TRL's columns: log-probabilities, entropies, and whatever a trainer adds.
-        states: the keys and values of the rollouts that were read, from which the verdict term
-            continues.
+        remember: keep the keys and values of each row in `states`, with gradient.
+        values: TRL's columns (log-probabilities, entropies), and those that a trainer adds.
+        states: the keys and values of the rows, from which the verdict term continues.
     """
 
     turn_numbers: torch.Tensor
@@ -67,7 +70,7 @@ class UpdateTrainer(GRPOTrainer):
     engine: Engine
     mix: Mix
     rollouts: RolloutBatch
-    _token_pass: TokenPass | None = None  # while one is under way: TRL's methods do not hand it on
+    _token_pass: TokenPass | None = None  # the running one, which TRL's methods do not pass on
     _waiting_for_update: deque[dict[str, Any]]
     _watched: dict[str, torch.Tensor] | None = None
 
@@ -90,7 +93,7 @@ class UpdateTrainer(GRPOTrainer):
     # From rollouts to advantages
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        # TRL gives the rollout prompts only, which do not say which questions these are.
+        # Kept here, since TRL passes only prompts to the rollout, not the questions
         self.rollouts = RolloutBatch([row["task"] for row in inputs])
         output = super()._generate_and_score_completions(inputs)
         rollouts = self.rollouts
@@ -101,12 +104,12 @@ class UpdateTrainer(GRPOTrainer):
         output["right"] = torch.tensor(are_right, device=device)
         output |= self._estimated(rollouts, output)
         if self._training and self.args.verdict_weight:
-            output["probes"] = rollouts.probes  # lists are reordered and split with the columns
+            output["probes"] = rollouts.probes  # TRL shuffles and splits lists like columns
         return output
 
     def _estimated(self, rollouts: RolloutBatch, output: dict[str, Any]) -> dict[str, Any]:
-        """The columns that an estimator makes of the scores: `advantages`, and what else the loss
-        reads.
+        """The columns that the estimator makes of the scores: `advantages`, and others that the
+        loss reads.
         """
         name = self.args.advantages
         estimator = ESTIMATORS.get(name)
@@ -130,7 +133,7 @@ class UpdateTrainer(GRPOTrainer):
         return {"advantages": advantages}
 
     def _informative(self, rollouts: RolloutBatch) -> torch.Tensor:
-        """1 for each rollout of the global batch whose group teaches something, else 0, see
+        """1 for each rollout of the global batch whose group is informative, else 0, see
         `advantages.informative`.
         """
         outcome = cast(str, self.mix.outcome_name)
@@ -139,7 +142,7 @@ class UpdateTrainer(GRPOTrainer):
         passes_gate = torch.ones(len(outcomes), dtype=torch.bool)
         if gate is not None:
             gate_values = [rollout.components[gate.name].value for rollout in rollouts.gathered]
-            # A gate without a value, as its judge abstained, excludes no rollout.
+            # A gate whose judge abstained excludes no rollout
             passes_gate = torch.tensor([value is None or value >= 1 for value in gate_values])
         return informative(outcomes, passes_gate, self._generations)
 
@@ -161,13 +164,14 @@ class UpdateTrainer(GRPOTrainer):
         batch_size: int | None = None,
         **kwargs: Any,
     ) -> Any:
-        """TRL's, in passes over rollouts of like length, of the policy's own tokens alone: more
-        than half of a batch of rollouts would be padding, and most of the rest is tool responses.
+        """As TRL's method, but in passes over rollouts of similar length, and for tokens that the
+        policy sampled only. Else more than half of a batch would be padding, and most of the rest
+        tool responses.
         """
         rows, columns = input_ids.shape
         pass_count = passes_over(rows, input_ids.device.type, batch_size)
         token_pass = self._token_pass
-        if token_pass is None:  # TRL asks about the rollouts that have just been sampled
+        if token_pass is None:  # TRL asks about the rollouts that were sampled last
             token_pass = TokenPass(turn_numbers(self.rollouts.tokens, logits_to_keep))
         numbers = token_pass.turn_numbers.to(input_ids.device)
         trl_forward = super()._get_per_token_logps_and_entropies
@@ -176,7 +180,7 @@ class UpdateTrainer(GRPOTrainer):
         if kept_responses:
             views = turn_views(attention_mask, numbers, kept_responses)
             # No pass is larger than one over whole rollouts. All processes make as many passes as
-            # the one that needs most: sharded models need every process in every pass.
+            # the one that needs most, since sharded models need every process in every pass.
             largest = math.ceil(rows / pass_count) * columns
             tokens = views.columns.numel()
             needed = max(pass_count, math.ceil(tokens / largest))
@@ -193,7 +197,7 @@ class UpdateTrainer(GRPOTrainer):
                 passes=pass_count,
                 **kwargs,
             )
-        # TRL's own columns: log-probabilities, entropies, auxiliary loss. A subclass adds others.
+        # TRL's columns: log-probabilities, entropies, auxiliary loss. A subclass adds others.
         return token_pass.values[:3]
 
     def _forward(
@@ -207,8 +211,8 @@ class UpdateTrainer(GRPOTrainer):
         written: torch.Tensor,
         **kwargs: Any,
     ) -> tuple[Values, ...]:
-        """One call of TRL's method, for the `written` tokens alone, a mask of shape (rows,
-        logits_to_keep). A subclass may append further values of each token, as PPO does.
+        """One call of TRL's method, for the tokens of the mask `written` only, which has the shape
+        (rows, logits_to_keep). A subclass may append further values of each token, as PPO does.
         """
         policy = self.accelerator.unwrap_model(model)
         if not scores_own(policy):
@@ -220,8 +224,8 @@ class UpdateTrainer(GRPOTrainer):
 
     @contextmanager
     def _passing(self, turn_numbers: torch.Tensor, remember: bool = False) -> Iterator[TokenPass]:
-        """Within the block the model is asked about the rollouts with these turns, not about those
-        that were sampled last. Not to be nested: the inner block would end the outer one.
+        """Within the block, the model is asked about the rollouts with these turns, not about those
+        that were sampled last. Blocks cannot be nested: the inner one would end the outer one.
         """
         self._token_pass = TokenPass(turn_numbers, remember)
         try:
@@ -230,7 +234,7 @@ class UpdateTrainer(GRPOTrainer):
             self._token_pass = None  # a kept graph would hold the activations of the step
 
     def _read(self, model: Any, inputs: dict[str, Any], **kwargs: Any) -> TokenPass:
-        """What the model says of these rollouts now."""
+        """A pass of the present model over these rollouts."""
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
         width = inputs["completion_ids"].shape[1]
@@ -247,8 +251,8 @@ class UpdateTrainer(GRPOTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> torch.Tensor:
-        reads_on = bool(self._training and self.args.verdict_weight and self._remembers)
-        with self._passing(inputs["turn_numbers"], remember=reads_on) as token_pass:
+        remember = bool(self._training and self.args.verdict_weight and self._remembers)
+        with self._passing(inputs["turn_numbers"], remember) as token_pass:
             loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         loss = cast(torch.Tensor, loss)
         if not self._training:
@@ -268,7 +272,7 @@ class UpdateTrainer(GRPOTrainer):
         self._watch(inputs | {"logps": logps.detach(), "chosen": chosen})
         total: torch.Tensor | float = 0.0
         if self.args.verdict_weight:
-            # A pass takes no more contexts than one over rollouts has rows; a probe has two.
+            # A pass has as many probes as one over rollouts has rows; a probe has two contexts
             at_once = max(2 * len(logps) // PASSES, FEWEST)
             agree = largest_over(self.accelerator)
             with self.accelerator.autocast():
@@ -281,16 +285,16 @@ class UpdateTrainer(GRPOTrainer):
         return total
 
     def _preserved(self, model: Any, inputs: dict[str, Any], logps: torch.Tensor) -> torch.Tensor:
-        """The likelihood-preserving term (LLDS) of these rows, or of rows from an update ago.
+        """The likelihood-preserving term (LLDS) of these rows, or of rows from the update before.
 
-        It compares log-probabilities with those at sampling. On a fresh batch both are equal, so
-        such rows are kept and looked at when the next batch comes; until then the term is 0.
+        It compares the present log-probabilities with those at sampling. With one update for each
+        batch both are equal, so the rows are kept and read again in the next update; in the first
+        one the term is 0.
         """
         args = self.args
-        # With one update for each batch, the log-probabilities at sampling are the present ones.
-        one_update = cast(int, args.steps_per_generation) <= args.gradient_accumulation_steps
-        fresh = args.num_iterations == 1 and one_update
-        if fresh or "old_per_token_logps" not in inputs:
+        one_pass = cast(int, args.steps_per_generation) <= args.gradient_accumulation_steps
+        one_update = args.num_iterations == 1 and one_pass
+        if one_update or "old_per_token_logps" not in inputs:
             self._waiting_for_update.append(inputs | {"old_per_token_logps": logps.detach()})
             if len(self._waiting_for_update) <= self.current_gradient_accumulation_steps:
                 return 0.0 * logps.sum()  # a 0 with a graph: every process must go backward
@@ -306,10 +310,8 @@ class UpdateTrainer(GRPOTrainer):
     # What is logged
 
     def _watch(self, batch: dict[str, torch.Tensor]) -> None:
-        """Keep some rows, first those with a right answer, to ask about them again after the
-        update.
-        """
-        # Every process keeps as many, right or not: a pass through shards needs them all.
+        """Keep some rows, first those with a right answer, to read them again after the update."""
+        # Every process keeps as many, right or not: sharded models need every process in the pass
         is_right = batch["chosen"].any(1).to(torch.int8)
         order = is_right.argsort(descending=True, stable=True)[:WATCHED]
         names = (
@@ -324,8 +326,8 @@ class UpdateTrainer(GRPOTrainer):
         self._watched = {name: batch[name][order] for name in names}
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """As TRL's; with how far the last update moved the log-probability of right answers' tokens,
-        which is logged once.
+        """As TRL's method. Also logs, once for each update, how far it moved the log-probability of
+        the tokens of right answers.
         """
         if self._training and self._watched:
             watched, self._watched = self._watched, None

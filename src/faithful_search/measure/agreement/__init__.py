@@ -1,4 +1,4 @@
-"""Can the judge be trusted? Compares judges with people's labels, and with each other.
+"""Can the judge be trusted? Compares judges with labels, and with each other.
 
 ```
 labelled pairs ─ run (asks judges) ──────────┐
@@ -51,7 +51,9 @@ __all__ = [
 ]
 
 CHUNK = 64
-"""The number of pairs that a judge is asked about at once: a run that is killed loses no more."""
+"""The number of pairs that a judge is asked about at once. A run that is killed loses at most so
+many verdicts.
+"""
 VERDICTS, RESULT = "verdicts.jsonl", "agreement.json"
 ALL = "all"  # the name of all sources together
 _HEADER = [
@@ -71,8 +73,8 @@ _HEADER = [
 class RatedPair(NamedTuple):
     """A pair with the verdict of each judge, by the judge's name.
 
-    `group` is what is resampled as a whole, such as all pairs of one question. `truth` is a
-    person's label, `None` where there is none.
+    Pairs of the same `group`, such as those of one question, are resampled together. `truth` is the
+    label, `None` where there is none.
     """
 
     source: str
@@ -84,8 +86,8 @@ class RatedPair(NamedTuple):
 class Against(msgspec.Struct, frozen=True):
     """One judge against the labels of one source.
 
-    `pairs` is the number of labelled pairs that it judged, `true` the share of them whose label is
-    true, and `bins` the number of bins that the calibration error is computed over.
+    `pairs` is the number of labelled pairs that it judged, and `true` the share of them whose label
+    is true. `bins` is the number of bins of the calibration error.
     """
 
     judge: str
@@ -104,8 +106,8 @@ class Against(msgspec.Struct, frozen=True):
 class BetweenJudges(msgspec.Struct, frozen=True):
     """Two judges on the pairs of one source that both judged.
 
-    `auroc` is that of the second less that of the first; without a value where no pair is
-    labelled.
+    `auroc` is the AUROC of the second judge minus that of the first. It has no value without
+    labels.
     """
 
     first: str
@@ -117,12 +119,12 @@ class BetweenJudges(msgspec.Struct, frozen=True):
 
 
 class Revised(msgspec.Struct, frozen=True):
-    """The judges against labels of which some were looked at again.
+    """The judges against revised labels.
 
     Attributes:
-        looked_at: number of rows that were looked at again.
+        looked_at: number of rows whose label was looked at again.
         rows: number of all rows.
-        changes: those of them whose label changed.
+        changes: the rows whose label changed.
         against: each judge against the revised labels, by source.
     """
 
@@ -141,9 +143,9 @@ class Agreement(msgspec.Struct, frozen=True):
         between: each two judges against each other, by source.
         among: Fleiss' κ of all judges, by source.
         curves: the bins of a calibration plot, by judge.
-        settings: what the figures depend on, and the number of pairs by source.
+        settings: the settings of the comparison, and the number of pairs by source.
         unmeasured: why a judge could not be opened, by its specification.
-        revised: the same judges against revised labels, where there are some.
+        revised: the same judges against revised labels, if there are any.
     """
 
     judges: tuple[str, ...]
@@ -156,8 +158,8 @@ class Agreement(msgspec.Struct, frozen=True):
     revised: Revised | None = None
 
     def table(self) -> str:
-        """Two kinds of tables: judges against labels, then for each source judges against each
-        other.
+        """The tables as text: one of judges against labels, then for each source one of judges
+        against each other.
         """
         parts = []
         if self.against:
@@ -189,16 +191,19 @@ class Agreement(msgspec.Struct, frozen=True):
         return lines
 
     def _gains(self, source: str) -> list[str]:
-        """How far the AUROC of each judge is above that of the first, a line for each."""
-        return [
-            f"AUROC of {row.second} less that of {row.first}: {interval(row.auroc)}"
-            for row in self.between
-            if row.source == source and row.first == self.judges[0] and row.auroc.value is not None
-        ]
+        """For each judge a line with its AUROC minus that of the first judge."""
+        lines = []
+        for row in self.between:
+            is_with_first = row.source == source and row.first == self.judges[0]
+            if is_with_first and row.auroc.value is not None:
+                lines.append(
+                    f"AUROC of {row.second} less that of {row.first}: {interval(row.auroc)}"
+                )
+        return lines
 
 
 def _changes(revised: Revised) -> str:
-    """A sentence on the labels that were looked at again."""
+    """A sentence about the revised labels."""
     changed = len(revised.changes)
     to_true = sum(change.revised for change in revised.changes)
     return (
@@ -328,26 +333,26 @@ def _key_and_verdict(line: VerdictLine) -> tuple[tuple[str, str, str], Verdict]:
     return (line.judge, line.by, line.pair), verdict
 
 
+def _pair_digest(row: Labelled) -> str:
+    """A digest of what a judge reads of a row: the texts, and the version of its prompt."""
+    texts = [row.premise, row.hypothesis, row.question, prompting.load(row.task).digest]
+    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
+
+
 def _judge_all(
     name: str, judge: Judge, rows: Sequence[Labelled], log: Records[VerdictLine], progress: bool
 ) -> list[Verdict]:
     """The judge's verdict on each row, from the log where it has one."""
-    keys = []
-    for row in rows:
-        # The key holds the judge's own name and the prompt's version: if one of them has changed,
-        # the judge is asked again
-        text = json.dumps(
-            [row.premise, row.hypothesis, row.question, prompting.load(row.task).digest]
-        )
-        keys.append((name, judge.name, hashlib.sha256(text.encode()).hexdigest()[:16]))
-    different = dict(zip(keys, rows, strict=True))
+    # With the name that the judge calls itself: when it changes, the judge is asked again
+    keys = [(name, judge.name, _pair_digest(row)) for row in rows]
+    row_by_key = dict(zip(keys, rows, strict=True))
     missing = []
-    for key, row in different.items():
+    for key, row in row_by_key.items():
         if key not in log.kept or log.kept[key].abstained:
             missing.append((key, row))
     with progress_bar(
-        total=len(different),
-        initial=len(different) - len(missing),
+        total=len(row_by_key),
+        initial=len(row_by_key) - len(missing),
         desc=name,
         unit="pair",
         disable=None if progress else True,
@@ -356,11 +361,12 @@ def _judge_all(
             judge, missing, lambda key_and_row: key_and_row[1].pair, CHUNK
         ):
             lines = []
-            for ((_, by, pair), row), verdict in answered:
+            for (key, row), verdict in answered:
+                _, by, digest = key
                 line = VerdictLine(
                     judge=name,
                     by=by,
-                    pair=pair,
+                    pair=digest,
                     id=row.id,
                     p=verdict.p,
                     label=verdict.label,
@@ -382,15 +388,15 @@ def from_scores(
 ) -> Agreement:
     """Compare the judges of two or more audits of the same trajectories, pair by pair.
 
-    Pairs are matched by the digest of their row, the metric and their place in the row. The pairs
-    of `info_think_lexical` and `info_think_faithfulness` are the same. A row is left out of a
-    metric when a file lacks it or holds another number of pairs for it; `settings` has the number
-    of pairs that were left out. The bootstrap resamples whole rows.
+    Pairs are matched by the digest of their row, the metric and their place in the row. Metrics
+    that differ only in who judges (`info_think_lexical`, `info_think_faithfulness`) count as one. A
+    row is left out of a metric if it is not in all files with the same number of pairs; `settings`
+    has the number of pairs that were left out, by file. The bootstrap resamples whole rows.
 
     Args:
         paths: the `scores.jsonl` of each audit.
         out: a folder for `agreement.json`; by default nothing is written.
-        labels: a `scores.jsonl` whose verdicts are a person's labels.
+        labels: a `scores.jsonl` whose verdicts are labels by a person.
         seed, draws: of the bootstrap.
 
     Raises `DataError` for a file that is not a `scores.jsonl`, and when no pair is in all files;
@@ -404,26 +410,37 @@ def from_scores(
     if len({Path(path).resolve() for path in paths}) < len(paths):
         raise ConfigError("the same scores.jsonl is given twice")
     names = [str(path) for path in files]
-    recorded = [_recorded(path) for path in files]
-    common = [key for key in recorded[0][1] if all(key in pairs for _, pairs in recorded)]
+    judge_of_file: list[str] = []
+    verdicts_of_file: list[dict[_Place, Verdict]] = []
+    for path in files:
+        judge, verdicts_by_place = _recorded(path)
+        judge_of_file.append(judge)
+        verdicts_of_file.append(verdicts_by_place)
+    common = [
+        place
+        for place in verdicts_of_file[0]
+        if all(place in verdicts_by_place for verdicts_by_place in verdicts_of_file)
+    ]
     if not common:
         raise DataError(f"no judged pair is in all of: {', '.join(names)}; audit the same file")
-    judges = [judge for judge, _ in recorded[: len(paths)]]
+    judges = judge_of_file[: len(paths)]
     # Audits by the same judge, or by a judge without a name, are called by their files
     if not all(judges) or len(set(judges)) < len(judges):
         judges = names[: len(paths)]
     rated = []
-    for key in common:
-        verdicts = [pairs[key] for _, pairs in recorded]
-        truth = None if labels is None else verdicts.pop().label
-        metric, digest, *_ = key
-        verdicts_by_judge = dict(zip(judges, verdicts, strict=True))
-        rated.append(
-            RatedPair(source=metric, group=digest, truth=truth, verdicts=verdicts_by_judge)
+    for place in common:
+        verdicts = [verdicts_by_place[place] for verdicts_by_place in verdicts_of_file]
+        truth = None if labels is None else verdicts.pop().label  # the last file has the labels
+        pair = RatedPair(
+            source=place.metric,
+            group=place.digest,
+            truth=truth,
+            verdicts=dict(zip(judges, verdicts, strict=True)),
         )
-    left_out = {
-        name: len(pairs) - len(common) for name, (_, pairs) in zip(names, recorded, strict=True)
-    }
+        rated.append(pair)
+    left_out = {}
+    for name, verdicts_by_place in zip(names, verdicts_of_file, strict=True):
+        left_out[name] = len(verdicts_by_place) - len(common)
     result = _measured(rated, {"files": names, "left_out": left_out}, draws, seed)
     if out is not None:
         write_metrics(Path(out) / RESULT, msgspec.to_builtins(result))
@@ -445,8 +462,9 @@ def is_scores(path: PathLike) -> bool:
 
 
 class _Place(NamedTuple):
-    """Where a pair stands in an audit: in the `copy`-th row with this digest, as pair `number` of
-    the `judged` pairs that the metric has a judge's verdict on there.
+    """Where a pair stands in an audit: in row number `copy` of those with this digest (a trajectory
+    may occur several times), as pair `number` of the `judged` pairs of the metric in this row. Both
+    numbers count from 0.
     """
 
     metric: str
@@ -508,30 +526,18 @@ def _measured(
         settings={**settings, **resampling, "bins": statistics.BINS, "pairs": counts},
     )
     for source, part in _by_source(pairs).items():
-        groups = [pair.group for pair in part]
-        labels = {judge: [pair.verdicts[judge].label for pair in part] for judge in judges}
-        p = {judge: [pair.verdicts[judge].p for pair in part] for judge in judges}
-        truth = [pair.truth for pair in part]
         if has_labels:
             for judge in judges:
                 row, curve = _against(judge, source, part, resampling)
                 result.against.append(row)
-                # of the last source, which is all of them where there are several
+                # The curve of the last source stays, which is all of them where there are several
                 result.curves[judge] = curve
         for first, second in combinations(judges, 2):
-            row_of_two = BetweenJudges(
-                first=first,
-                second=second,
-                source=source,
-                agreement=statistics.agreement_rate(
-                    labels[first], labels[second], groups, **resampling
-                ),
-                kappa=statistics.cohen_kappa(labels[first], labels[second], groups, **resampling),
-                auroc=statistics.auroc_difference(truth, p[first], p[second], groups, **resampling),
-            )
-            result.between.append(row_of_two)
+            result.between.append(_between(first, second, source, part, resampling))
         if len(judges) > 1:
-            result.among[source] = statistics.fleiss_kappa([*labels.values()], groups, **resampling)
+            groups = [pair.group for pair in part]
+            labels = [[pair.verdicts[judge].label for pair in part] for judge in judges]
+            result.among[source] = statistics.fleiss_kappa(labels, groups, **resampling)
     return result
 
 
@@ -545,6 +551,30 @@ def _by_source(pairs: Sequence[RatedPair]) -> dict[str, list[RatedPair]]:
     return parts
 
 
+def _between(
+    first: str,
+    second: str,
+    source: str,
+    pairs: Sequence[RatedPair],
+    resampling: Mapping[str, int],
+) -> BetweenJudges:
+    """Two judges against each other on these pairs."""
+    truth = [pair.truth for pair in pairs]
+    groups = [pair.group for pair in pairs]
+    first_labels = [pair.verdicts[first].label for pair in pairs]
+    second_labels = [pair.verdicts[second].label for pair in pairs]
+    first_p = [pair.verdicts[first].p for pair in pairs]
+    second_p = [pair.verdicts[second].p for pair in pairs]
+    return BetweenJudges(
+        first=first,
+        second=second,
+        source=source,
+        agreement=statistics.agreement_rate(first_labels, second_labels, groups, **resampling),
+        kappa=statistics.cohen_kappa(first_labels, second_labels, groups, **resampling),
+        auroc=statistics.auroc_difference(truth, first_p, second_p, groups, **resampling),
+    )
+
+
 def _against(
     judge: str, source: str, pairs: Sequence[RatedPair], resampling: Mapping[str, int]
 ) -> tuple[Against, list[Bin]]:
@@ -554,12 +584,10 @@ def _against(
     labels = [pair.verdicts[judge].label for pair in pairs]
     probabilities = [pair.verdicts[judge].p for pair in pairs]
     curve = statistics.reliability(truth, probabilities)
-    # the labels of the pairs that the judge did not abstain from
-    judged = [
-        person
-        for person, label in zip(truth, labels, strict=True)
-        if person is not None and label is not None
-    ]
+    judged: list[bool] = []  # the labels of the pairs that the judge did not abstain from
+    for true_label, label in zip(truth, labels, strict=True):
+        if true_label is not None and label is not None:
+            judged.append(true_label)
     row = Against(
         judge=judge,
         source=source,

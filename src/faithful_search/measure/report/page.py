@@ -15,7 +15,7 @@ import math
 import os
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from functools import cache
 from importlib.resources import files
@@ -54,12 +54,14 @@ PAGE = 10_000_000
 """The largest number of characters in all texts of a page."""
 LOW, HIGH = 0.5, 0.999
 """Scores below `LOW` are marked as low, and those above `HIGH` as high."""
-OPEN, FOLDED, ROW = 1_500, 20_000, 200_000
-"""The largest number of characters of a text that are shown, of those that are folded after them,
-and of all texts of a row.
-"""
+OPEN = 1_500
+"""The largest number of characters of a text that are shown."""
+FOLDED = 20_000
+"""The largest number of characters of a text that are folded after those."""
+ROW = 200_000
+"""The largest number of characters in all texts of a row."""
 MOST = 100
-"""The largest number of steps of a row, and of items of any kind at a step."""
+"""The largest number of steps of a row, and of entries of any kind at a step."""
 _LINE = 1_000  # the largest number of characters in a name
 
 
@@ -77,55 +79,72 @@ def write(
     Returns `path`. Raises `DataError` when the scores cannot be read, or the page cannot be
     written.
     """
-    rows_shown = dict(rollouts)
-    values: defaultdict[str, array[float]] = defaultdict(lambda: array("d"))
-    rows: dict[int, dict[str, Score]] = {}
-    for line in read_scores(scores, audit.n + audit.errors):
-        for name, cell in line.scores.items():
-            if cell.value is not None:
-                values[name].append(cell.value)
-        if line.row in rows_shown:
-            rows[line.row] = {name: cell.score for name, cell in line.scores.items()}
+    trajectories = dict(rollouts)
+    values, scores_by_row = _scores(scores, audit, trajectories)
     limits = {
         **dict.fromkeys({*audit.rows, *values}, (0.0, 1.0)),
         "calls": (0.0, math.inf),
         **audit.bounds,
     }
-    share = min(ROW, PAGE // max(1, len(rows_shown)))
-    views = _views(audit)
     examples: dict[str, str] = {}
-    for trajectory in rows_shown.values():
+    for trajectory in trajectories.values():
         for issue in trajectory.all_issues():
             examples[issue.kind] = issue.why
     first = telling(audit)
+    characters = min(ROW, PAGE // max(1, len(trajectories)))  # of a row
+    shown = []
+    for row, trajectory in trajectories.items():
+        scores_of_row = scores_by_row.get(row, {})
+        shown.append(fields(row, trajectory, scores_of_row, characters, first))
     return render(
         path,
         "audit.html",
         audit=audit,
         title=Path(str(audit.settings.get("source", "trajectories"))).name,
-        told=[(sentence, views.get(sentence.partition(":")[0])) for sentence in sentences(audit)],
-        bars={name: _scale(row, limits[name]) for name, row in audit.rows.items()},
+        sentences=_sentences_with_views(audit),
+        bars={name: _scale(estimate, limits[name]) for name, estimate in audit.rows.items()},
         first=first,
         others=[name for name in audit.rows if name not in first],
         histograms=[_histogram(name, column, limits[name]) for name, column in values.items()],
         examples=examples,
         lower=[name for name in audit.rows if about(name).direction < 0],
-        rollouts=[
-            fields(row, trajectory, rows.get(row, {}), share, first)
-            for row, trajectory in rows_shown.items()
-        ],
+        rollouts=shown,
     )
 
 
-def _views(audit: Audit) -> dict[str, dict[str, str | None]]:
-    """How the page's script filters and orders the rows for a sentence, by its first word."""
+def _scores(
+    path: PathLike, audit: Audit, shown: Collection[int]
+) -> tuple[Mapping[str, Sequence[float]], dict[int, dict[str, Score]]]:
+    """The values of all rows by metric, and the scores of the rows that are shown, by row and
+    metric.
+    """
+    values: defaultdict[str, array[float]] = defaultdict(lambda: array("d"))
+    scores_by_row: dict[int, dict[str, Score]] = {}
+    for line in read_scores(path, audit.n + audit.errors):
+        for name, cell in line.scores.items():
+            if cell.value is not None:
+                values[name].append(cell.value)
+        if line.row in shown:
+            scores_by_row[line.row] = {name: cell.score for name, cell in line.scores.items()}
+    return values, scores_by_row
+
+
+def _sentences_with_views(audit: Audit) -> list[tuple[str, dict[str, str | None] | None]]:
+    """The sentences about an audit, each with how the page's script orders the rows for it; `None`
+    for a sentence without a metric.
+    """
     best, worst = extremes(audit) or (None, None)
     right = next((name for name in audit.rows if name.startswith(RIGHT)), None)
-    return {
+    views = {
         "Right": {"metric": right, "order": "worst"},
         "Best": {"metric": best, "order": "best"},
         "Worst": {"metric": worst, "order": "worst"},
     }
+    pairs = []
+    for sentence in sentences(audit):
+        first_word, _, _ = sentence.partition(":")
+        pairs.append((sentence, views.get(first_word)))
+    return pairs
 
 
 def write_comparison(path: PathLike, comparison: Comparison, sides: Sequence[Side]) -> Path:
@@ -142,7 +161,7 @@ def write_comparison(path: PathLike, comparison: Comparison, sides: Sequence[Sid
     return render(
         path,
         "comparison.html",
-        found=comparison,
+        comparison=comparison,
         header=comparison.table()[0],
         summaries=[_summary(comparison, place) for place in range(len(comparison.shared))],
         rows=[_compared(comparison, metric) for metric in comparison.rows],
@@ -169,21 +188,21 @@ def _compared(comparison: Comparison, metric: str) -> dict[str, Any]:
     line have one scale.
     """
     estimates = comparison.rows[metric]
-    differences = comparison.differences[metric]
-    limits = _common_scale(estimates)
-    width = limits[1] - limits[0]
+    low, high = _common_scale(estimates)
+    width = high - low
+    differences = []
+    for place, change in enumerate(comparison.differences[metric]):
+        cell = {
+            "text": comparison.marked(metric, place),
+            "bar": _scale(change, (-width, width)),
+            "meaning": meaning(metric, change),
+        }
+        differences.append(cell)
     return {
         "name": metric,
         "arrow": arrow(metric),
-        "sides": [(interval(row), _scale(row, limits)) for row in estimates],
-        "differences": [
-            {
-                "text": comparison.marked(metric, place),
-                "bar": _scale(change, (-width, width)),
-                "meaning": meaning(metric, change),
-            }
-            for place, change in enumerate(differences)
-        ],
+        "sides": [(interval(estimate), _scale(estimate, (low, high))) for estimate in estimates],
+        "differences": differences,
     }
 
 

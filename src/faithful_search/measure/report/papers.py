@@ -1,5 +1,6 @@
-"""Results in the shape of the papers' tables: a method a row, a question set or a metric a column,
-the best one in bold, as Markdown, LaTeX or a page; with the papers' own numbers beside them.
+"""Results in the form of the papers' tables, as Markdown, LaTeX or a page. A row is a method, a
+column a question set or a metric, and the best value of a column is bold. The papers' own numbers
+may stand beside them.
 """
 
 import json
@@ -26,17 +27,35 @@ FIRST = ("exact_match", "f1", "lm_accuracy")
 MACRO = "macro mean"
 HALF = "± is half of the 95 % interval, the longer one where they differ."
 """How a LaTeX table, which has less room than a page, shows intervals."""
-_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-_LATEX |= {character: f"\\{character}" for character in "&%$#_{}"}
-# At the beginning of a row the first two would belong to the line break before it; the others are
-# other characters in LaTeX's usual fonts
-_LATEX |= {"[": "{[}", "*": "{*}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
-_LATEX |= {"†": r"$^\dagger$", "±": r"$\pm$", "−": "$-$", "×": r"$\times$", "…": r"\dots{}"}
-_LATEX |= {"α": r"$\alpha$", "β": r"$\beta$", "λ": r"$\lambda$", "τ": r"$\tau$"}
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    # At the beginning of a row these two would be read as arguments of the line break before it
+    "[": "{[}",
+    "*": "{*}",
+    # In LaTeX's usual fonts these are other characters
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "†": r"$^\dagger$",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "×": r"$\times$",
+    "…": r"\dots{}",
+    "α": r"$\alpha$",
+    "β": r"$\beta$",
+    "λ": r"$\lambda$",
+    "τ": r"$\tau$",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+}
+"""How LaTeX writes a character, where it is not as it is."""
 
 
 class PaperLine(msgspec.Struct, frozen=True):
-    """A row of a table: a method and its cells. `theirs` names the paper whose number it is."""
+    """A row of a table: a method and its cells. `theirs` is the paper that the numbers are from;
+    empty for our own.
+    """
 
     name: str
     cells: list[Estimate]
@@ -49,8 +68,8 @@ class PaperTable(msgspec.Struct, frozen=True):
     Attributes:
         title: what it shows.
         columns: their headings.
-        directions: of each column 1 where more is better, -1 where less is, 0 for neither.
-        lines: the rows; only our own can be the best of a column.
+        directions: for each column 1 if more is better, -1 if less is, 0 for neither.
+        lines: the rows. Only our own values are marked as the best of a column.
         notes: sentences below it.
     """
 
@@ -61,8 +80,8 @@ class PaperTable(msgspec.Struct, frozen=True):
     notes: list[str] = []
 
     def best(self, place: int) -> float | None:
-        """The best one of our own values in a column; `None` where no direction is better, or all
-        values are the same.
+        """The best of our own values in a column. `None` if neither direction is better, or if
+        there are no two different values.
         """
         cells = [line.cells[place].value for line in self.lines if not line.theirs]
         values = [value for value in cells if value is not None]
@@ -77,13 +96,14 @@ def tables(
     metrics: Sequence[str] = (),
     beside: str | None = None,
 ) -> list[PaperTable]:
-    """The tables of a comparison: one for each metric with a column for each set, or a single one
-    with a column for each metric where there are no sets.
+    """The tables of a comparison. Of suites there is one for each metric, with a column for each
+    set. Of single evaluations there is one table, with a column for each metric.
 
     Args:
-        comparison: of what is shown.
+        comparison: what is shown.
         metrics: by default those of `FIRST` that were measured.
-        beside: the paper whose numbers stand beside ours, as data/published_results.json names it; only next to sets.
+        beside: the paper whose numbers stand beside ours, by its name in
+            data/published_results.json. For suites only.
 
     Raises `ConfigError` for a metric that was not measured, and for a paper without sets.
     """
@@ -108,6 +128,7 @@ def tables(
 
 
 def _of_sets(comparison: SuiteComparison, metric: str, beside: str | None) -> PaperTable:
+    """The table of a metric with a column for each set and one for the macro mean."""
     columns = [*comparison.sets, MACRO]
     lines = []
     for place, name in enumerate(comparison.names):
@@ -120,10 +141,11 @@ def _of_sets(comparison: SuiteComparison, metric: str, beside: str | None) -> Pa
         for name, values in table["rows"].items():
             by_set = dict(zip(table["sets"], map(_published, values), strict=True))
             cells = [by_set.get(set_name, NOTHING) for set_name in comparison.sets]
-            theirs = [cell.value for cell in cells if cell.value is not None]
-            # Only of the very sets that ours is of
-            complete = len(theirs) == len(cells)
-            mean = _published(sum(theirs) / len(theirs)) if complete else NOTHING
+            numbers = [cell.value for cell in cells if cell.value is not None]
+            # A mean of other sets than ours could not be compared with ours
+            mean = NOTHING
+            if len(numbers) == len(cells):
+                mean = _published(sum(numbers) / len(numbers))
             lines.append(PaperLine(name, [*cells, mean], theirs=paper["paper"]))
         if table["rows"]:
             notes.append(
@@ -138,6 +160,7 @@ def _of_sets(comparison: SuiteComparison, metric: str, beside: str | None) -> Pa
 
 
 def _published(value: float | None) -> Estimate:
+    """A number from a paper, which has no interval."""
     return msgspec.structs.replace(NOTHING, value=value)
 
 
@@ -147,9 +170,9 @@ def published_file() -> Path:
 
 
 def published(paper: str, metric: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a paper says of itself, and its table of this metric; one without rows if it has none.
+    """The entry of a paper, and its table of this metric; a table without rows if it has none.
 
-    Raises `ConfigError` for a paper that is not known.
+    Raises `ConfigError` for an unknown paper.
     """
     data = json.loads(published_file().read_bytes())
     if paper not in data:
@@ -161,7 +184,7 @@ def published(paper: str, metric: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def write(paper_tables: Sequence[PaperTable], form: str, folder: Path) -> Path:
-    """Write the tables to a file of a format of `FILES`. Returns its path."""
+    """Write the tables to a file in this format, one of `FILES`. Returns its path."""
     path = folder / FILES[form]
     if form == "html":
         rows = [(table, cells_of(table)) for table in paper_tables]
@@ -180,8 +203,8 @@ def as_markdown_text(paper_tables: Sequence[PaperTable]) -> str:
         for line in table.lines:
             cells = [str(as_markdown(line.name)) + (" †" if line.theirs else "")]
             for place, estimate in enumerate(line.cells):
-                bold = "**{}**" if _is_best(table, line, place) else "{}"
-                cells.append(_cell(estimate, bold))
+                form = "**{}**" if _is_best(table, line, place) else "{}"
+                cells.append(_cell(estimate, form))
             lines.append(f"| {' | '.join(cells)} |")
         notes = [f"{as_markdown(note)}" for note in table.notes]
         parts.append("\n".join([*lines, "", *notes]).rstrip())
@@ -189,9 +212,9 @@ def as_markdown_text(paper_tables: Sequence[PaperTable]) -> str:
 
 
 def as_latex(paper_tables: Sequence[PaperTable]) -> str:
-    """The tables as LaTeX with the package booktabs; each needs `\\usepackage{booktabs}`.
+    """The tables as LaTeX. The document needs `\\usepackage{booktabs}`.
 
-    pdfLaTeX knows Latin letters and a few others; names in other scripts need LuaLaTeX or XeLaTeX
+    pdfLaTeX knows Latin letters and a few others. Names in other scripts need LuaLaTeX or XeLaTeX,
     and a font that has them.
     """
     parts = []
@@ -199,15 +222,15 @@ def as_latex(paper_tables: Sequence[PaperTable]) -> str:
         lines = [r"\begin{table*}", r"\centering\small"]
         lines += [rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule"]
         lines += [" & ".join(map(_latex, ("method", *table.columns))) + r" \\", r"\midrule"]
-        were_ours = True
+        has_rule = False  # between our rows and those of a paper
         for line in table.lines:
-            if line.theirs and were_ours:
+            if line.theirs and not has_rule:
                 lines.append(r"\midrule")
-                were_ours = False
+                has_rule = True
             cells = [_latex(line.name) + (r"$^\dagger$" if line.theirs else "")]
             for place, estimate in enumerate(line.cells):
-                bold = r"\textbf{{{}}}" if _is_best(table, line, place) else "{}"
-                cells.append(_narrow_cell(estimate, bold))
+                form = r"\textbf{{{}}}" if _is_best(table, line, place) else "{}"
+                cells.append(_narrow_cell(estimate, form))
             lines.append(" & ".join(cells) + r" \\")
         lines += [r"\bottomrule", r"\end{tabular}"]
         caption = " ".join([f"{table.title}. {HALF}", *table.notes])
@@ -217,39 +240,41 @@ def as_latex(paper_tables: Sequence[PaperTable]) -> str:
 
 
 def cells_of(table: PaperTable) -> list[dict[str, Any]]:
-    """The rows of a table for a page: name, whose they are, and each cell's text with whether it is
-    the best of its column.
+    """The rows of a table for a page: the name, the paper that it is from, and for each cell its
+    text and whether it is the best of its column.
     """
     rows: list[dict[str, Any]] = []
     for line in table.lines:
-        cells = [
-            (_cell(estimate), _is_best(table, line, place))
-            for place, estimate in enumerate(line.cells)
-        ]
+        cells = []
+        for place, estimate in enumerate(line.cells):
+            cells.append((_cell(estimate), _is_best(table, line, place)))
         rows.append({"name": line.name, "theirs": line.theirs, "cells": cells})
     return rows
 
 
 def _is_best(table: PaperTable, line: PaperLine, place: int) -> bool:
+    """Whether the cell of this row and column is the best of its column."""
     best = table.best(place)
     return not line.theirs and best is not None and line.cells[place].value == best
 
 
-def _cell(estimate: Estimate, bold: str = "{}") -> str:
-    """A value with its interval; a dash without a value. `bold` marks the value."""
+def _cell(estimate: Estimate, form: str = "{}") -> str:
+    """A value with its interval; a dash without a value. `form` is the format of the value, such as
+    a bold one.
+    """
     if estimate.value is None:
         return "-"
-    text = bold.format(f"{estimate.value:.3f}")
+    text = form.format(f"{estimate.value:.3f}")
     if estimate.low is None or estimate.high is None:
         return text
     return f"{text} [{estimate.low:.3f}, {estimate.high:.3f}]"
 
 
-def _narrow_cell(estimate: Estimate, bold: str) -> str:
-    """A value with half its interval, in LaTeX."""
+def _narrow_cell(estimate: Estimate, form: str) -> str:
+    """As `_cell`, with half of the interval, in LaTeX."""
     if estimate.value is None:
         return "-"
-    text = bold.format(f"{estimate.value:.3f}")
+    text = form.format(f"{estimate.value:.3f}")
     if estimate.low is None or estimate.high is None:
         return text
     half = max(estimate.value - estimate.low, estimate.high - estimate.value)
@@ -257,6 +282,6 @@ def _narrow_cell(estimate: Estimate, bold: str) -> str:
 
 
 def _latex(text: str) -> str:
-    """`text` as LaTeX shows it; two hyphens stay two."""
+    """The text escaped for LaTeX."""
     escaped = "".join(_LATEX.get(character, character) for character in as_line(text))
-    return escaped.replace("--", "-{}-")
+    return escaped.replace("--", "-{}-")  # LaTeX would make a dash of two hyphens
