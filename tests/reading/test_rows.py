@@ -182,6 +182,14 @@ def test_files_that_cannot_be_read_say_why(tmp_path, name, content, message):
         list(read_trajectories(tmp_path / name, "klingon"))
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.md"])
+def test_a_packed_file_without_gz_in_its_name_is_unpacked(tmp_path, name):
+    path = file_of(tmp_path / name, [ROW])
+    plain = [row.trajectory for row in read_trajectories(path)]
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    assert [row.trajectory for row in read_trajectories(path)] == plain
+
+
 def test_a_data_set_of_the_hub_is_downloaded(tmp_path, monkeypatch):
     asked = []
 

@@ -288,12 +288,14 @@ def _place_of(path: Path) -> str:
 
 
 def _refuse_other_rows(rows: RowSource, log: ScoreLog, source: PathLike, folder: Path) -> None:
-    """Raise `ConfigError` where the log has scores of none of the rows: it is the audit of another
-    file, which would be lost.
+    """Raise `ConfigError` where the log has scores of rows that are not there any more: it is the
+    audit of another file, and these would be lost.
     """
-    if log.scored_before and not any(log.has_scored(raw.digest) for raw in rows):
+    before, lost = log.scored_before, len(log.scored_but_not_in(rows))
+    if lost:
         raise ConfigError(
-            f"{folder} holds the audit of another file, which has no row of {source}: {_INSTEAD}"
+            f"{folder} holds the audit of another file: {lost} of its {before} rows are not in "
+            f"{source}: {_INSTEAD}"
         )
 
 

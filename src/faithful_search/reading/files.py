@@ -68,6 +68,11 @@ def local_file(path: PathLike) -> Path:
     return Path(path)
 
 
+def is_named_as_data(path: Path, endings: tuple[str, ...] = _READ) -> bool:
+    """Whether a file of this name is one with rows, packed or not."""
+    return path.name.removesuffix(".gz").lower().endswith(endings)
+
+
 def inside(folder: Path) -> list[Path]:
     """The files of a folder that can be read, sorted by name, so that rows have the same numbers on
     every machine.
@@ -77,7 +82,7 @@ def inside(folder: Path) -> list[Path]:
     """
 
     def ending_in(endings: tuple[str, ...]) -> list[Path]:
-        return [path for path in files if path.name.removesuffix(".gz").lower().endswith(endings)]
+        return [path for path in files if is_named_as_data(path, endings)]
 
     files = sorted(folder.rglob("*"))
     data = ending_in(_READ)
