@@ -434,6 +434,21 @@ def test_bad_settings_fail_before_anything_is_written(tmp_path):
         audit(file_of(tmp_path / "b.jsonl", [{"a": 1}, {"b": 2}]), out)
 
 
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ('{"foo": "bar"}\n', "; --text_column names the column that holds what the agent wrote"),
+        ('[\n  {"text": "x"}\n]\n', "; a file of JSON lines has a row in each line"),
+        ("\x00\x01", "; a file of JSON lines has a row in each line"),
+    ],
+)
+def test_a_file_without_a_row_that_can_be_read_says_what_to_do(tmp_path, text, advice):
+    path = tmp_path / "a.jsonl"
+    path.write_text(text)
+    with pytest.raises(DataError, match=re.escape(advice)):
+        audit(path, tmp_path / "out", workers=1)
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_is_an_error_that_says_what_was_kept(tmp_path):
     log = ScoreLog(tmp_path / "scores.jsonl")

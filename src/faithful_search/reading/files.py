@@ -422,7 +422,11 @@ def _table_rows(path: Path, tabs: bool) -> Iterator[tuple[int, Data]]:
             if not cells:  # an empty line
                 continue
             number += 1
-            yield number, json.dumps(_table_row(header, cells)).encode() + b"\n"
+            if len(cells) == len(header):
+                yield number, json.dumps(_table_row(header, cells)).encode() + b"\n"
+            else:  # columns have moved: nothing in the row can be trusted
+                count = f"{len(cells)} cells under {len(header)} names of columns"
+                yield number, DataError(f"{count}: is a quotation mark or a separator missing?")
 
 
 def _delimiter(header: str) -> str:
@@ -433,8 +437,6 @@ def _delimiter(header: str) -> str:
 
 
 def _table_row(header: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:
-    if len(cells) != len(header):  # columns have moved: nothing in the row can be trusted
-        return {f"{len(cells)} cells under {len(header)} names of columns": None}
     row: dict[str, Any] = {}
     twins: dict[str, list[Any]] = {}
     for name, cell in zip(header, cells, strict=True):

@@ -199,7 +199,9 @@ def check_known(call: RecipeCall, settings: Collection[str], flags: Iterable[str
     unknown = [key for key in call.settings if key not in settings]
     if unknown:
         names = ", ".join(map(str, unknown))
-        raise ConfigError(f"{call.path}: no such settings: {names}; `--help` lists those there are")
+        near = difflib.get_close_matches(str(unknown[0]), settings, n=1)
+        advice = f"did you mean {near[0]}?" if near else "`--help` lists those there are"
+        raise ConfigError(f"{call.path}: no such settings: {names}; {advice}")
     if call.flags and not call.flags[0].startswith("-"):
         word = call.flags[0]
         raise ConfigError(
