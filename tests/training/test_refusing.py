@@ -116,7 +116,10 @@ def refusal(folder: Path, *flags: str) -> str:
 def test_a_setting_that_a_file_misspells_is_named(tmp_path):
     config = tmp_path / "mine.yaml"
     config.write_text("learning_rte: 1\n")
-    with pytest.raises(ConfigError, match=r"mine\.yaml: no such settings: learning_rte; did you mean learning_rate\?"):
+    with pytest.raises(
+        ConfigError,
+        match=r"mine\.yaml: no such settings: learning_rte; did you mean learning_rate\?",
+    ):
         early(tmp_path, "--config", str(config))
 
 
