@@ -4,6 +4,7 @@ import pytest
 
 from faithful_search.analysis.results import next_steps
 from faithful_search.measure.evaluation import Evaluation, Record
+from faithful_search.measure.metrics import asks
 from faithful_search.measure.report import changes
 from faithful_search.measure.stats import mean_ci
 from faithful_search.trajectory import Trajectory
@@ -46,6 +47,14 @@ def test_what_became_worse_is_named():
     assert worse.startswith(
         "Worse: most of all, the answer is not stated before its evidence in 80%"
     )
+
+
+def test_a_change_that_is_no_share_is_named_with_its_question():
+    before, after = run(evidence_sensitivity=0.2), run(evidence_sensitivity=0.8)
+    better, worse, _ = changes(before, after)
+    assert better.startswith("Better: evidence_sensitivity by +0.600 [")
+    assert better.endswith(f": {asks('evidence_sensitivity')}")
+    assert worse == "Worse: nothing else is clearly worse."
 
 
 @pytest.mark.parametrize("place", [1, 2])

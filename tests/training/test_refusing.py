@@ -217,6 +217,18 @@ def test_help_is_of_the_recipes_own_flags(recipe, capsys):
     assert "--help-all" in printed
 
 
+def test_help_says_what_a_flag_does_and_names_defaults_that_say_something(capsys):
+    with pytest.raises(SystemExit):
+        pou.main(["--help"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert (
+        "Settings come from FILE (by default pou_tiny.yaml) and from flags, which win." in printed
+    )
+    assert "--no-judge-together Switch --judge_together off. --" in printed
+    assert "(default: None)" not in printed
+    assert "(default: 30.0)" in printed
+
+
 def test_help_all_lists_the_trainers_settings(capsys):
     with pytest.raises(SystemExit):
         pou.main(["--help-all"])

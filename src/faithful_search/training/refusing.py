@@ -3,6 +3,7 @@
 import difflib
 import os
 import sys
+from argparse import Action, ArgumentDefaultsHelpFormatter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -188,10 +189,21 @@ def parser_of(types: Sequence[Any]) -> "HfArgumentParser":
         def error(self, message: str) -> NoReturn:
             raise ConfigError(f"{message}; --help lists the flags")
 
-    parser = Parser(types, allow_abbrev=False)
+    parser = Parser(types, allow_abbrev=False, formatter_class=_Help)
     for action in parser._actions:
+        if action.nargs == 0 and action.const is False:  # made beside each flag that is on
+            action.help = f"Switch --{action.dest} off."
         action.help = (action.help or "").replace("%", "%%")  # which argparse would format
     return parser
+
+
+class _Help(ArgumentDefaultsHelpFormatter):
+    """Help texts with the defaults that say something."""
+
+    def _get_help_string(self, action: Action) -> str | None:
+        if action.default in (None, "") or action.nargs == 0:
+            return action.help
+        return super()._get_help_string(action)
 
 
 def check_known(call: RecipeCall, settings: Collection[str], flags: Iterable[str]) -> None:
@@ -263,6 +275,9 @@ def checked(
         **{key: value for key, value in call.settings.items() if key in recipes_own}
     )
     if {"-h", "--help", HELP_ALL} & {*call.flags}:
+        by_default = f" (by default {default.name})" if default else ""
+        parser.usage = "[--config FILE] [--FLAG VALUE ...]"
+        parser.description = f"Settings come from FILE{by_default} and from flags, which win."
         _print_help(parser, theirs, HELP_ALL in call.flags)
     options = [*parser._option_string_actions, *_options(theirs)]
     check_known(call, setting_names, options)
@@ -414,7 +429,6 @@ def check_folder(output_dir: str | None, resume: bool, overwrite: bool) -> None:
 
 def _print_help(parser: Any, theirs: Mapping[str, FieldSource], everything: bool) -> NoReturn:
     """Print the recipe's own flags, and what there is besides, and end the program."""
-    parser.usage = "settings come from --config FILE and from the command line, which wins"
     print(parser.format_help())
     if everything:
         print("settings of the trainer and the model:")
