@@ -67,6 +67,18 @@ def test_a_row_of_one_side_is_left_out():
     assert changes(lonely, AFTER)[-1].startswith("How sure: 20 questions and one run; 1 of 1 ")
 
 
+def test_of_a_few_questions_chance_makes_no_difference_clear():
+    names = [f"row{number}" for number in range(20)]
+    few = Evaluation(
+        {name: mean_ci([1.0, 0.0]) for name in names},
+        QUESTIONS[:2],
+        dict.fromkeys(names, [1.0, 0.0]),
+        {},
+    )
+    sure = changes(few, few)[-1]
+    assert "0 of 20 differences are clear (had nothing changed, about 0 would be)" in sure
+
+
 def test_without_gold_answers_no_sentence_speaks_of_them():
     found = changes(run(calls=0.5), run(calls=0.5))
     assert [line.partition(":")[0] for line in found] == ["Better", "Worse", "How sure"]

@@ -113,6 +113,11 @@ def refusal(folder: Path, *flags: str) -> str:
     return ""
 
 
+def test_a_folder_that_cannot_be_made_is_refused_before_torch_is_loaded(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert "cannot be written: Not a directory" in refusal(tmp_path / "file" / "run")
+
+
 def test_a_setting_that_a_file_misspells_is_named(tmp_path):
     config = tmp_path / "mine.yaml"
     config.write_text("learning_rte: 1\n")

@@ -1,6 +1,7 @@
 """What refuses a recipe's flags before torch is imported, which takes half a minute."""
 
 import difflib
+import errno
 import os
 import sys
 from argparse import Action, ArgumentDefaultsHelpFormatter
@@ -415,12 +416,17 @@ def check_model(name: str | None, dialect: str | None, flag: str = "model") -> N
 
 
 def check_folder(output_dir: str | None, resume: bool, overwrite: bool) -> None:
-    """Raise `ConfigError` for a folder that holds another run, `DataError` for one that a run is
-    writing to.
+    """Raise `ConfigError` for a folder that holds another run or cannot be made, `DataError` for one
+    that a run is writing to.
     """
     if os.environ.get("RANK", "0") != "0":  # the first process may own it by now
         return
     out = Path(output_dir or ".")
+    nearest = next(path for path in (out, *out.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise ConfigError(f"--out {out} cannot be written: {os.strerror(errno.ENOTDIR)}")
+    if not os.access(nearest, os.W_OK):
+        raise ConfigError(f"--out {out} cannot be written: {os.strerror(errno.EACCES)}")
     if (out / LOCK).exists():
         with (out / LOCK).open("ab") as file:
             lock(file, out, "run")

@@ -208,10 +208,11 @@ def changes(before: Evaluation, after: Evaluation) -> list[str]:
         else:
             lines.append(f"{word.capitalize()}: nothing else is clearly {word}.")
     compared = sum(by_metric[name].value is not None for name in names)
+    could_be_clear = sum(by_metric[name].n >= MIN_PAIRS for name in names)
     questions = _counted(len({*before.questions} & {*after.questions}), "question")
     lines.append(
         f"How sure: {questions} and one run; {len(clear)} of {compared} differences are clear "
-        f"(had nothing changed, about {round(compared / 20)} would be)."
+        f"(had nothing changed, about {round(could_be_clear / 20)} would be)."
     )
     return lines
 
