@@ -65,8 +65,8 @@ def task_from_row(row: Mapping[str, Any], number: int = 0, where: str = "row") -
         )
     if is_encrypted(row):
         raise DataError(
-            f"{where} {number + 1}: encrypted, as BrowseComp's questions are: load them by their name, "
-            "browsecomp"
+            f"{where} {number + 1}: encrypted, as BrowseComp's questions are: load them by their "
+            "name, browsecomp"
         )
     used = {question.column, gold.column, *columns.ALIASES}
     used.update(("id", "supporting_ids", "supporting_titles", "meta"))

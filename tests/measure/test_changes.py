@@ -72,7 +72,7 @@ def test_of_a_few_questions_chance_makes_no_difference_clear():
     few = Evaluation(
         {name: mean_ci([1.0, 0.0]) for name in names},
         QUESTIONS[:2],
-        dict.fromkeys(names, [1.0, 0.0]),
+        {name: [1.0, 0.0] for name in names},
         {},
     )
     sure = changes(few, few)[-1]

@@ -120,7 +120,9 @@ def test_evaluations_of_runs_are_compared_or_one_is_named(tmp_path):
     found = compare(open_sides([f"{tmp_path}/pou#after", f"{tmp_path}/veritas#after"]))
     assert found.names == ["pou#after", "veritas#after"]
     assert (found.differences["em"][0].value, found.differences["em"][0].n) == (-1.0, 6)
-    with pytest.raises(DataError, match="no evaluation called 'none' in it; there are: before, after"):
+    with pytest.raises(
+        DataError, match="no evaluation called 'none' in it; there are: before, after"
+    ):
         open_sides([f"{tmp_path}/pou#none"])
 
 

@@ -416,8 +416,8 @@ def check_model(name: str | None, dialect: str | None, flag: str = "model") -> N
 
 
 def check_folder(output_dir: str | None, resume: bool, overwrite: bool) -> None:
-    """Raise `ConfigError` for a folder that holds another run or cannot be made, `DataError` for one
-    that a run is writing to.
+    """Raise `ConfigError` for a folder that holds another run or cannot be made, `DataError` for
+    one that a run is writing to.
     """
     if os.environ.get("RANK", "0") != "0":  # the first process may own it by now
         return
