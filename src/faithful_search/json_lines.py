@@ -10,8 +10,8 @@ from .wire.unpacking import lines, unpacked
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a file that are not blank, with their numbers from 1; gzip when the name
-    ends in `.gz`.
+    """Yield the lines of a file that are not blank, with their numbers from 1; they are unpacked
+    where the name ends in `.gz` or the file begins as gzip does.
 
     Of a line that is longer than `wire.unpacking.MOST_LINE` only the beginning is read. Raises
     `DataError` when the file cannot be read, is a broken or truncated gzip, or unpacks to far more

@@ -49,8 +49,8 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def task_from_row(row: Mapping[str, Any], number: int = 0, where: str = "row") -> Task:
-    """Map one row of any known source to a `Task`. Raises `DataError` for one without question or
-    answers.
+    """Map one row of any known source to a `Task`. `number` counts from 0; it is the id of a row
+    without one. Raises `DataError` for one without question or answers.
     """
     question, gold = columns.question(row), columns.golds(row)
     if question is None or gold is None:
@@ -60,13 +60,13 @@ def task_from_row(row: Mapping[str, Any], number: int = 0, where: str = "row") -
         if gold is None:
             missing.append("answers")
         raise DataError(
-            f"{where} {number}: no column {' and no column '.join(missing)}; it has: "
+            f"{where} {number + 1}: no column {' and no column '.join(missing)}; it has: "
             f"{', '.join(row) or 'nothing'}"
         )
     if is_encrypted(row):
         raise DataError(
-            f"{where} {number}: encrypted, as BrowseComp's questions are: load them by their name, "
-            "browsecomp"
+            f"{where} {number + 1}: encrypted, as BrowseComp's questions are: load them by their "
+            "name, browsecomp"
         )
     used = {question.column, gold.column, *columns.ALIASES}
     used.update(("id", "supporting_ids", "supporting_titles", "meta"))

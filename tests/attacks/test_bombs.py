@@ -77,8 +77,9 @@ def test_a_line_that_is_too_long_costs_no_other(tmp_path: Path, ending: str) -> 
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("unit", [b"\n", b"x", b'{"text": "x"}\n'])
-def test_a_packed_file_that_holds_too_much_is_left(tmp_path: Path, unit: bytes) -> None:
-    path = tmp_path / "rows.jsonl.gz"
+@pytest.mark.parametrize("name", ["rows.jsonl.gz", "rows.jsonl"])
+def test_a_packed_file_that_holds_too_much_is_left(tmp_path: Path, name: str, unit: bytes) -> None:
+    path = tmp_path / name
     path.write_bytes(gzip.compress(lines(GOOD) + unit * (3_000_000 // len(unit))))
     rows, error = read(path)
     assert answers(rows[:1]) == ["Ada"]

@@ -191,6 +191,16 @@ def test_wrong_usage_has_its_own_exit_code(run, tmp_path, options):
     assert run("audit").exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("key", "advice"),
+    [("metrcs", "did you mean metrics?"), ("colour", "--help lists those there are")],
+)
+def test_an_option_that_a_file_misspells_is_named(run, tmp_path, key, advice):
+    (tmp_path / "c.yaml").write_text(f"{key}: x\n")
+    done = run("audit", "a.jsonl", "--config", "c.yaml")
+    assert f"no option {key}; {advice}" in " ".join(done.stderr.split())
+
+
 def test_a_file_of_options_is_read_and_what_is_typed_wins(run, tmp_path):
     rollouts(tmp_path, *range(3))
     options = "how: pokee\nmetrics: [answer_correctness, tool_use]\nno-report: true\nout: there\nlimit: 2\n"

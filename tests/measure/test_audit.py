@@ -393,10 +393,21 @@ def test_an_audit_goes_on_after_its_file_was_moved(tmp_path):
     assert audit(moved, out, workers=1).n == 3
 
 
-def test_an_audit_goes_on_where_a_later_row_is_shared(tmp_path):
+def test_the_audit_of_another_file_is_not_replaced_where_a_row_is_shared(tmp_path):
     out = tmp_path / "out"
     audit(rollouts_in(tmp_path / "before", 0, 1), out, workers=1)
-    longer = rollouts_in(tmp_path / "after", 2, 3, 0)
+    after = rollouts_in(tmp_path / "after", 1, 2)
+    with pytest.raises(
+        ConfigError, match=r"another file: 1 of its 2 rows are not in .*another fol"
+    ):
+        audit(after, out, workers=1)
+    assert [line["id"] for line in scored(out)] == ["0", "1"]
+
+
+def test_an_audit_goes_on_where_its_rows_stand_behind_the_limit(tmp_path):
+    out = tmp_path / "out"
+    audit(rollouts_in(tmp_path / "before", 0, 1), out, workers=1)
+    longer = rollouts_in(tmp_path / "after", 2, 3, 0, 1)
     assert audit(longer, out, workers=1, limit=2).n == 2
 
 
@@ -421,6 +432,21 @@ def test_bad_settings_fail_before_anything_is_written(tmp_path):
     assert not out.exists()
     with pytest.raises(DataError, match=r"none of its rows \(2\) can be read; row 1: no column"):
         audit(file_of(tmp_path / "b.jsonl", [{"a": 1}, {"b": 2}]), out)
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ('{"foo": "bar"}\n', "; --text_column names the column that holds what the agent wrote"),
+        ('[\n  {"text": "x"}\n]\n', "; a file of JSON lines has a row in each line"),
+        ("\x00\x01", "; a file of JSON lines has a row in each line"),
+    ],
+)
+def test_a_file_without_a_row_that_can_be_read_says_what_to_do(tmp_path, text, advice):
+    path = tmp_path / "a.jsonl"
+    path.write_text(text)
+    with pytest.raises(DataError, match=re.escape(advice)):
+        audit(path, tmp_path / "out", workers=1)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
@@ -545,7 +571,7 @@ def test_a_refused_audit_keeps_the_earlier_standard_input(tmp_path, monkeypatch)
     ):
         piped(0)
     assert kept.read_bytes() == before
-    assert piped(0, 1).n == 2
+    assert piped(0, 1, 2, 3).n == 4
     assert kept.read_bytes() != before
 
 

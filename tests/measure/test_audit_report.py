@@ -164,7 +164,7 @@ def test_how_a_row_was_read_is_no_mistake_in_its_writing(tmp_path):
     bare = {"messages": [{"role": "user", "content": "Q?"}, {"role": "assistant", "content": "A."}]}
     found = audited(tmp_path, [bare] * 3)
     assert (found.clean, found.mistakes) == (3, {})
-    assert "how rows were read, which says nothing about the agent:\n" in str(found)
+    assert "how rows were read, which says nothing about the agent (docs/" in str(found)
 
 
 def test_an_episode_whose_endpoint_failed_is_counted_as_failed(tmp_path):

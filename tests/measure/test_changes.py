@@ -4,6 +4,7 @@ import pytest
 
 from faithful_search.analysis.results import next_steps
 from faithful_search.measure.evaluation import Evaluation, Record
+from faithful_search.measure.metrics import asks
 from faithful_search.measure.report import changes
 from faithful_search.measure.stats import mean_ci
 from faithful_search.trajectory import Trajectory
@@ -48,6 +49,14 @@ def test_what_became_worse_is_named():
     )
 
 
+def test_a_change_that_is_no_share_is_named_with_its_question():
+    before, after = run(evidence_sensitivity=0.2), run(evidence_sensitivity=0.8)
+    better, worse, _ = changes(before, after)
+    assert better.startswith("Better: evidence_sensitivity by +0.600 [")
+    assert better.endswith(f": {asks('evidence_sensitivity')}")
+    assert worse == "Worse: nothing else is clearly worse."
+
+
 @pytest.mark.parametrize("place", [1, 2])
 def test_nothing_changed_is_said(place):
     assert "nothing else is clearly" in changes(BEFORE, BEFORE)[place]
@@ -56,6 +65,18 @@ def test_nothing_changed_is_said(place):
 def test_a_row_of_one_side_is_left_out():
     lonely = run(exact_match=0.5)
     assert changes(lonely, AFTER)[-1].startswith("How sure: 20 questions and one run; 1 of 1 ")
+
+
+def test_of_a_few_questions_chance_makes_no_difference_clear():
+    names = [f"row{number}" for number in range(20)]
+    few = Evaluation(
+        {name: mean_ci([1.0, 0.0]) for name in names},
+        QUESTIONS[:2],
+        {name: [1.0, 0.0] for name in names},
+        {},
+    )
+    sure = changes(few, few)[-1]
+    assert "0 of 20 differences are clear (had nothing changed, about 0 would be)" in sure
 
 
 def test_without_gold_answers_no_sentence_speaks_of_them():

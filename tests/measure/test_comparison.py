@@ -53,6 +53,18 @@ def test_audits_are_paired_with_the_first_by_question(tmp_path):
     assert asked[0].rows == [[number + 1], [20 - number]]
 
 
+def test_intervals_of_audits_and_their_differences_end_at_the_bounds_of_the_metric(tmp_path):
+    golds = (["The town of Orvik", "Tarn"], ["Orvik", "The old town of Tarn by the sea"])
+    for folder, answers in zip(("a", "b"), golds, strict=True):
+        rows = [{**rollout(n), "answers": [answer]} for n, answer in enumerate(answers)]
+        audited(tmp_path / folder, rows)
+    found = compare(open_sides([tmp_path / "a" / "audit", tmp_path / "b" / "audit"]))
+    for estimate in found.rows["f1_unicode"]:
+        assert (estimate.low, estimate.high) == (0.0, 1.0)
+    (change,) = found.differences["f1_unicode"]
+    assert (change.low, change.high) == (-1.0, 1.0)
+
+
 def test_rows_without_a_question_are_paired_by_id(tmp_path):
     bare = [
         {name: value for name, value in rollout(n).items() if name != "question"} for n in range(6)
@@ -108,7 +120,9 @@ def test_evaluations_of_runs_are_compared_or_one_is_named(tmp_path):
     found = compare(open_sides([f"{tmp_path}/pou#after", f"{tmp_path}/veritas#after"]))
     assert found.names == ["pou#after", "veritas#after"]
     assert (found.differences["em"][0].value, found.differences["em"][0].n) == (-1.0, 6)
-    with pytest.raises(DataError, match="no evaluation called 'none'"):
+    with pytest.raises(
+        DataError, match="no evaluation called 'none' in it; there are: before, after"
+    ):
         open_sides([f"{tmp_path}/pou#none"])
 
 

@@ -2,6 +2,7 @@
 found.
 """
 
+import gzip
 import json
 
 import pytest
@@ -74,6 +75,35 @@ def test_what_is_read_is_not_written_over(source, tmp_path, read, written):
         convert(tmp_path / read, tmp_path / written, "openai")
     assert source.read_bytes() == before
     assert list(tmp_path.iterdir()) == [source]
+
+
+def test_a_file_is_not_written_over_by_its_own_row(source):
+    path = source.rename(source.with_name("000001-q-1.jsonl"))
+    with pytest.raises(ConfigError, match="name another file or folder"):
+        convert(path, path.parent, "pi")
+
+
+def test_a_folder_with_files_of_an_earlier_conversion_is_an_error(source, tmp_path):
+    out = tmp_path / "out"
+    convert(source, out, "openai")
+    convert(source, out, "atif")  # the same rows: their files are replaced
+    fewer = file_of(tmp_path / "b.jsonl", [EPISODE.to_json()])
+    with pytest.raises(ConfigError, match=r"also holds 1 files .*000002-.*another folder"):
+        convert(fewer, out, "openai")
+
+
+def test_a_name_that_ends_in_gz_makes_a_packed_file(source, tmp_path):
+    convert(source, tmp_path / "out.jsonl", "trajectory")
+    convert(source, tmp_path / "out.jsonl.gz", "trajectory")
+    packed = (tmp_path / "out.jsonl.gz").read_bytes()
+    assert gzip.decompress(packed) == (tmp_path / "out.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["out.json", "out.csv", "out.parquet", "out.ndjson.gz"])
+def test_a_name_of_another_kind_of_file_makes_no_folder(source, tmp_path, name):
+    with pytest.raises(ConfigError, match=r"ends in \.jsonl or \.jsonl\.gz, or a folder"):
+        convert(source, tmp_path / name, "openai")
+    assert not (tmp_path / name).exists()
 
 
 def test_openais_own_types_take_the_messages(source, tmp_path):

@@ -95,6 +95,7 @@ def test_judge_normaliser_and_knobs_reach_the_rewards():
         ("info_think_faithfulness", {"sofft": True}, "no knob sofft; it has: soft"),
         ("tool_use", {"what": "unused"}, "no knob what"),  # what tells its results apart
         ("faith", {}, "unknown metric 'faith'; there are: answer_correctness"),
+        ("citation_returned", {}, "'citation_returned', but a result of citations; there are"),
     ):
         with pytest.raises(ConfigError, match=message):
             metrics.load(name, **knobs)

@@ -22,7 +22,7 @@ from faithful_search.measure.audit import audit
 from faithful_search.measure.invented import KEPT, NOT_IN_CORPUS, SearchedCorpus
 from faithful_search.reading.rows import READER, pick, read_trajectories
 from faithful_search.rewards import AnswerSupport
-from faithful_search.trajectory import Step, Trajectory
+from faithful_search.trajectory import Evidence, Step, Trajectory
 
 REAL = SHARED / "data" / "trajectories" / "search_r1_verl_tool.jsonl.gz"
 EXACT = metrics.load("answer_correctness")["exact_match_unicode"]
@@ -283,6 +283,15 @@ def test_evidence_that_the_corpus_does_not_hold_is_invented(tmp_path: Path) -> N
     }
     true, invented = (False, 1), (True, 0)
     assert shown == {name: invented if name in ("titled", "made up") else true for name in told}
+
+
+def test_a_corpus_that_was_searched_may_have_broken_rows(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    corpus = SearchedCorpus.of([{"text": ""}, {"text": "Ada wrote it."}], tmp_path)
+    assert corpus.holds(Evidence("Ada wrote it."))
+    assert "1 of its rows are left out" in caplog.text
+    assert "corpus, row 1: its text is empty" in caplog.text
 
 
 def test_the_page_shows_evidence_as_it_was_measured(

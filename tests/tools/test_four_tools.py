@@ -6,6 +6,7 @@ import re
 import shlex
 
 import pytest
+from agent_rows import file_of
 from paths import RECIPES, ROOT
 from search_servers import KEY
 from trl import ModelConfig
@@ -110,6 +111,12 @@ def test_the_flags_name_every_source_of_a_corpus(tmp_path):
     ]
     assert [item.evidence[0].source for item in found] == ["p1", "b1"]
     assert toolbox.schemas[2]["function"]["description"] == "Search papers of medicine."
+    assert [passage.title for passage in script.corpus_passages()] == ["Tea"]
+
+
+def test_the_passages_of_a_corpus_are_those_that_its_tool_searches(tmp_path):
+    corpus = file_of(tmp_path / "c.jsonl", [{"title": "Tea", "text": "A drink."}, {"text": ""}])
+    script = EnvironmentArguments(corpus=str(corpus))
     assert [passage.title for passage in script.corpus_passages()] == ["Tea"]
 
 

@@ -76,7 +76,7 @@ def test_a_query_without_a_known_word_finds_nothing(
     assert [find(search, query) for query in ("", "zebra", "?!…", "\ud800", "🦓", "\x00")] == [
         []
     ] * 6
-    wordless = LocalSearch.from_corpus([{"text": "…"}, {"text": ""}])
+    wordless = LocalSearch.from_corpus([{"text": "…"}, {"text": "?"}])
     assert len(wordless.index) == 2
     assert find(wordless, "anything") == []
     rows = [{"id": f"r{n}", "text": "same words here"} for n in range(50)]
@@ -240,12 +240,12 @@ def test_whatever_a_corpus_is_it_is_opened(tmp_path):
 MIXED = [
     {"id": "a", "title": "Ada", "text": "Ada wrote notes.", "url": "https://one.example/a"},
     {"id": 7, "title": None, "text": "Nobody's title.\nTwo lines."},
-    {"text": "", "extra": {"deep": [1, None]}},
+    {"text": "Bare.", "extra": {"deep": [1, None]}},
 ]
 EXPECTED = [
     Evidence(text="Ada wrote notes.", title="Ada", source="a", url="https://one.example/a"),
     Evidence(text="Nobody's title.\nTwo lines.", source="7"),
-    Evidence(text="", source="3"),
+    Evidence(text="Bare.", source="3"),
 ]
 
 
@@ -340,6 +340,9 @@ def test_a_hub_dataset_and_its_splits(tmp_path, monkeypatch):
         (b'{"id": 1, "body": "?"}', "no column 'text' with a string; it has: id, body"),
         (b"{}", "it has: nothing"),
         (b'{"text": 3}', "no column 'text'"),
+        (b'{"text": " "}', "its text is empty"),
+        (b'{"title": "Rome", "text": ""}', "its text is empty"),
+        (b'{"contents": "Rome\\n"}', "its text is empty"),
         (b'{"text": "\\ud800"}', "not valid Unicode"),
         (b'{"text": "\xff"}', "not valid Unicode"),
         (b"[" * 100_000, "not JSON"),

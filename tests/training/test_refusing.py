@@ -113,10 +113,18 @@ def refusal(folder: Path, *flags: str) -> str:
     return ""
 
 
+def test_a_folder_that_cannot_be_made_is_refused_before_torch_is_loaded(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert "cannot be written: Not a directory" in refusal(tmp_path / "file" / "run")
+
+
 def test_a_setting_that_a_file_misspells_is_named(tmp_path):
     config = tmp_path / "mine.yaml"
     config.write_text("learning_rte: 1\n")
-    with pytest.raises(ConfigError, match=r"mine\.yaml: no such settings: learning_rte"):
+    with pytest.raises(
+        ConfigError,
+        match=r"mine\.yaml: no such settings: learning_rte; did you mean learning_rate\?",
+    ):
         early(tmp_path, "--config", str(config))
 
 
@@ -212,6 +220,18 @@ def test_help_is_of_the_recipes_own_flags(recipe, capsys):
     assert OWN.get(recipe, "--eval_limit") in printed
     assert "--weight_decay" not in printed
     assert "--help-all" in printed
+
+
+def test_help_says_what_a_flag_does_and_names_defaults_that_say_something(capsys):
+    with pytest.raises(SystemExit):
+        pou.main(["--help"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert (
+        "Settings come from FILE (by default pou_tiny.yaml) and from flags, which win." in printed
+    )
+    assert "--no-judge-together Switch --judge_together off. --" in printed
+    assert "(default: None)" not in printed
+    assert "(default: 30.0)" in printed
 
 
 def test_help_all_lists_the_trainers_settings(capsys):

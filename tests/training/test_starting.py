@@ -4,6 +4,7 @@ each in a line.
 
 import os
 import re
+import shlex
 from dataclasses import replace
 from functools import partial
 from multiprocessing import Pipe, get_context
@@ -352,6 +353,15 @@ def test_a_corpus_without_the_gold_passages_is_told(rows, warnings, tmp_path, ca
     tasks = [Task(title, "Who?", supporting_titles=(title,)) for title in ("Arvon", "Belt")]
     warn_of_missing_gold(script, tasks)
     assert len(caplog.records) == warnings
+
+
+def test_the_command_that_names_unanswerable_questions_can_be_copied(tmp_path, caplog):
+    corpus = file_of(tmp_path / "my corpus.jsonl", [{"title": "Belt", "text": "x"}])
+    script = RunArguments(questions="my questions.jsonl", corpus=str(corpus), triples="none")
+    warn_of_missing_gold(script, [Task("q", "Who?", supporting_titles=("Arvon",))])
+    command = caplog.text.strip().partition("which these are: ")[2]
+    expected = ["faithful-search", "answerable", script.questions, "--corpus", script.corpus]
+    assert shlex.split(command) == expected
 
 
 def test_no_corpus_is_read_where_there_are_other_tools(tmp_path):

@@ -374,10 +374,10 @@ def convert(
 ) -> None:
     """Convert trajectories to another format.
 
-    FILE is what audit reads. OUT is a .jsonl file with one row per line, or a folder with one file
-    per trajectory; a pi session is always a file of its own. With --scores and --to inspect, FILE
-    and OUT are logs of inspect_ai, and the scores are added; --to langfuse writes bodies of
-    requests, which `push scores` sends. The exit code is 3 if rows could not be read.
+    FILE is what audit reads. OUT is a .jsonl or .jsonl.gz file with one row per line, or a folder
+    with one file per trajectory; a pi session is always a file of its own. With --scores and --to
+    inspect, FILE and OUT are logs of inspect_ai, and the scores are added; --to langfuse writes
+    bodies of requests, which `push scores` sends. The exit code is 3 if rows could not be read.
     """
     from ..measure.convert import convert as write
 

@@ -2,6 +2,7 @@
 settings class (`flags`).
 """
 
+import difflib
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -248,7 +249,11 @@ def _from_file(ctx: click.Context, parameter: click.Parameter, value: Path | Non
             options[str(name).lstrip("-")] = option
     unknown = [key for key in settings if key not in options]
     if unknown:
-        raise click.BadParameter(f"{value}: this command has no option {', '.join(unknown)}")
+        near = difflib.get_close_matches(unknown[0], options, n=1)
+        advice = f"did you mean {near[0]}?" if near else "--help lists those there are"
+        raise click.BadParameter(
+            f"{value}: this command has no option {', '.join(unknown)}; {advice}"
+        )
     defaults: dict[str, Any] = {}
     for key, setting in settings.items():
         option = options[key]

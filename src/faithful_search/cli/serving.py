@@ -94,8 +94,8 @@ def index(corpus: str, out: str, kind: str | None, overwrite: bool, **options: A
 
     CORPUS is "world" (bundled), a .jsonl, .jsonl.gz or .parquet file, a folder of such files, or a
     dataset on the Hub (OWNER/NAME or OWNER/NAME:SPLIT). A row has a text and optionally an id, a
-    title and a url; or it has contents, as in Search-R1's corpora. A row that cannot be read is
-    reported and left out.
+    title and a url; or it has contents, as in Search-R1's corpora. A row that cannot be read,
+    or whose text is empty, is reported and left out.
 
     OUT is the folder of the index, or the address of a search engine, OpenSearch or Elasticsearch:
     opensearch+http://HOST:PORT/INDEX. An engine searches by words. Its key is read from

@@ -27,7 +27,7 @@ from .. import __version__
 from ..errors import ConfigError, DataError, reason_of
 from ..inference.base import Generator
 from ..judges import Judge, Writer, prompting
-from ..reading.files import STDIN, PathLike, local_file, total_rows
+from ..reading.files import STDIN, PathLike, is_named_as_data, local_file, total_rows
 from ..reading.rows import Raw, RowSource
 from ..tools.retrieval.corpus import digest
 from . import fetching, gates, metrics
@@ -172,9 +172,18 @@ def audit(
         first = result.unread[0]
         raise DataError(
             f"{source}: none of its rows ({result.errors}) can be read; row {first.row}: "
-            f"{first.why}"
+            f"{first.why}{_advice(path, first.why)}"
         )
     return result
+
+
+def _advice(source: Path, why: str) -> str:
+    """What to do where no row of a source can be read for this reason."""
+    if why.startswith("no column with"):
+        return "; --text_column names the column that holds what the agent wrote"
+    if why.startswith("not JSON") and is_named_as_data(source, (".jsonl", ".ndjson")):
+        return "; a file of JSON lines has a row in each line, other JSON is named .json"
+    return ""
 
 
 def bill(source: PathLike, judge: "EndpointJudge", **settings: Any) -> str:
@@ -288,12 +297,14 @@ def _place_of(path: Path) -> str:
 
 
 def _refuse_other_rows(rows: RowSource, log: ScoreLog, source: PathLike, folder: Path) -> None:
-    """Raise `ConfigError` where the log has scores of none of the rows: it is the audit of another
-    file, which would be lost.
+    """Raise `ConfigError` where the log has scores of rows that are not there any more: it is the
+    audit of another file, and these would be lost.
     """
-    if log.scored_before and not any(log.has_scored(raw.digest) for raw in rows):
+    before, lost = log.scored_before, len(log.scored_but_not_in(rows))
+    if lost:
         raise ConfigError(
-            f"{folder} holds the audit of another file, which has no row of {source}: {_INSTEAD}"
+            f"{folder} holds the audit of another file: {lost} of its {before} rows are not in "
+            f"{source}: {_INSTEAD}"
         )
 
 

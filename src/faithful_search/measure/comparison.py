@@ -324,8 +324,9 @@ def _sides(path: str) -> Iterator[Side]:
     metrics = _metrics(file)
     evaluations = _evaluations(file, metrics, evaluation_name)
     if not evaluations:
-        called = f" called {evaluation_name!r}" if evaluation_name else ""
-        raise DataError(f"{file}: no evaluation{called} in it")
+        there_are = ", ".join(_evaluations(file, metrics))
+        called = f" called {evaluation_name!r}" if evaluation_name and there_are else ""
+        raise DataError(f"{file}: no evaluation{called} in it; there are: {there_are or 'none'}")
     folder_name = folder.resolve().name
     only_one = len(evaluations) == 1 and not evaluation_name
     for name, evaluation in evaluations.items():

@@ -1,7 +1,9 @@
 """Trajectories as others write them down, with an audit's scores."""
 
+import gzip
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -9,7 +11,7 @@ import msgspec
 
 from ..citations import is_address
 from ..errors import ConfigError, DataError, reason_of
-from ..reading.files import PathLike, inside, local_file
+from ..reading.files import PathLike, inside, is_named_as_data, local_file
 from ..reading.rows import RowSource
 from ..reading.settings import ReadingSettings
 from ..trajectory import Step, Trajectory
@@ -22,6 +24,10 @@ from .settings import Format
 from .writing import make_folder
 
 UNKNOWN = "unknown"
+LINES = (".jsonl", ".jsonl.gz")
+"""The endings of files with a row a line."""
+# How `_written` names the file of a row
+_NAME_OF_ROW = re.compile(r"[0-9]{6,}(-[\w.-]+)?\.jsonl?", re.ASCII)
 _UNSAFE = re.compile(r"[^\w.-]+", re.ASCII)
 
 
@@ -37,19 +43,22 @@ def convert(
     """Write each row that can be read in another format.
 
     `source` and `settings` (`dialect`, `text_column`, `limit`) are as in `audit`. If `out` ends in
-    `.jsonl` it gets one row a line, else it is a folder that gets a file for each row. `scores` is
+    `.jsonl` or `.jsonl.gz` it gets one row a line, else it is a folder that gets a file for each
+    row, and may hold no others of an earlier conversion. `scores` is
     an audit of the same rows, its folder or `scores.jsonl`; they become metadata. `scrub` takes out
     what `redact` takes for a secret; else such rows are only counted. For `inspect`, source and
     `out` are logs, and the scores are added to it; for `langfuse` each row is the body of a request
     that adds its scores to its trace. Raises `DataError` when the
     source cannot be read, the result cannot be written, or the scores are of other rows,
     `ConfigError` for an unknown format, for one that cannot be a line of a file, or that is nothing
-    without scores, and for an `out` that is the source, or a file of it.
+    without scores, for an `out` that is the source, or a file of it, for a folder with files of
+    other rows, and for an `out` that is named as another kind of file.
     """
     out = Path(out)
+    is_file = out.name.endswith(LINES)
     if to not in get_args(Format):
         raise ConfigError(f"unknown format {to!r}; there are: {', '.join(get_args(Format))}")
-    if to == "pi" and out.suffix == ".jsonl":
+    if to == "pi" and is_file:
         raise ConfigError(f"a pi session is a file of its own: name a folder instead of {out}")
     if to in SCORED and scores is None:
         raise ConfigError(f"{to} is for scores: say of which audit they are (--scores)")
@@ -57,21 +66,47 @@ def convert(
     rows = RowSource(path, ReadingSettings(**settings))
     if to == "inspect":  # a log keeps all that it holds
         return write_inspect_log(path, rows, out, scores or "")
+    if is_named_as_data(out) and not is_file and not out.is_dir():
+        raise ConfigError(
+            f"{out} is neither a folder nor a file of lines: name one that ends in "
+            f"{' or '.join(LINES)}, or a folder"
+        )
     _refuse_source(path, out)
     conversion = Converted()
     files = _written(documents_of(rows, scores, conversion), to, scrub, conversion)
-    folder = make_folder(out.parent if out.suffix == ".jsonl" else out)
+    folder = make_folder(out.parent if is_file else out)
     try:
-        if out.suffix == ".jsonl":
-            with replacing(out) as partial, partial.open("wb") as file:
-                file.writelines(data for _, data in files)
+        if is_file:
+            _write_lines(out, files)
         else:
-            for name, data in files:
-                (folder / name).write_bytes(data)
+            _write_files(folder, files)
     except OSError as error:
         raise DataError(f"cannot write {out}: {reason_of(error)}") from error
     conversion.unread += [rows.error] if rows.error else []
     return conversion
+
+
+def _write_lines(out: Path, files: Iterable[tuple[str, bytes]]) -> None:
+    with replacing(out) as partial, ExitStack() as stack:
+        file: Any = stack.enter_context(partial.open("wb"))
+        if out.suffix == ".gz":  # without a time, so that equal rows make equal files
+            file = stack.enter_context(gzip.GzipFile(out.stem, "wb", fileobj=file, mtime=0))
+        file.writelines(data for _, data in files)
+
+
+def _write_files(folder: Path, files: Iterable[tuple[str, bytes]]) -> None:
+    """Raises `ConfigError` where files of an earlier conversion are beside these: who reads the
+    folder would take both for one.
+    """
+    earlier = {path.name for path in folder.iterdir() if _NAME_OF_ROW.fullmatch(path.name)}
+    for name, data in files:
+        (folder / name).write_bytes(data)
+        earlier.discard(name)
+    if earlier:
+        raise ConfigError(
+            f"{folder} also holds {len(earlier)} files of an earlier conversion, such as "
+            f"{min(earlier)}: delete them, or name another folder"
+        )
 
 
 def _refuse_source(source: Path, out: Path) -> None:
@@ -81,6 +116,8 @@ def _refuse_source(source: Path, out: Path) -> None:
     sources = [source]
     if source.is_dir():
         sources += inside(source)
+    written_over = [path for path in sources if path.exists() and _NAME_OF_ROW.fullmatch(path.name)]
+    sources += [path.parent for path in written_over]
     if out.exists() and any(path.exists() and out.samefile(path) for path in sources):
         raise ConfigError(f"{out} is what is read: name another file or folder for the result")
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..text import sentences, shortened
-from ..tools.retrieval.corpus import Corpus, passages
+from ..tools.retrieval.corpus import Corpus, readable_passages
 from ..trajectory import Evidence, Issue, Trajectory
 from ..wire.files import replacing
 from .workers import progress_bar
@@ -41,7 +41,7 @@ class SearchedCorpus:
         """
         hashes = array("Q")
         for passage in progress_bar(
-            iterable=passages(corpus), desc="reading the corpus", unit="passage"
+            iterable=readable_passages(corpus), desc="reading the corpus", unit="passage"
         ):
             hashes.extend(_hash(_words(sentence)) for sentence in sentences(passage.text))
         path = folder / KEPT

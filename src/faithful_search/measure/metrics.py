@@ -149,7 +149,11 @@ def load(name: str, judge: Judge | None = None, how: How = "unicode", **knobs: A
     """
     metrics = _all(GroundingJudge() if judge is None else judge, how)
     if name not in metrics:
-        raise ConfigError(f"unknown metric {name!r}; there are: {', '.join(sorted(metrics))}")
+        makers = [metric for metric, rewards in metrics.items() if name in rewards]
+        made_by = f", but a result of {makers[0]}" if makers else ""
+        raise ConfigError(
+            f"unknown metric {name!r}{made_by}; there are: {', '.join(sorted(metrics))}"
+        )
     rewards_of_metric = metrics[name]
     knobs_there: set[str] = set()
     for reward in rewards_of_metric.values():

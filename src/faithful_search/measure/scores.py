@@ -11,7 +11,7 @@ line for each row.
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -321,17 +321,22 @@ class ScoreLog(Ledger):
                     self._earlier[line.digest] = place
 
     @property
-    def scored_before(self) -> bool:
-        """Whether an earlier run scored any row completely."""
-        return bool(self._earlier)
+    def scored_before(self) -> int:
+        """How many rows earlier runs scored completely."""
+        return len(self._earlier)
 
-    def has_scored(self, digest: str) -> bool:
-        """Whether an earlier run scored the row with this digest completely."""
-        return digest in self._earlier
+    def scored_but_not_in(self, rows: Iterable[Raw]) -> set[str]:
+        """The digests of rows that earlier runs scored and that are none of these."""
+        missing = set(self._earlier)
+        for raw in rows:
+            missing.discard(raw.digest)
+            if not missing:
+                break
+        return missing
 
     def reuse(self, row: int, digest: str) -> bool:
         """Whether an earlier run scored this row completely. If so, its line is one of this run."""
-        if not self.has_scored(digest):
+        if digest not in self._earlier:
             return False
         self.rows.append(row)
         self.places.append(self._earlier[digest])

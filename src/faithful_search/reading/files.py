@@ -68,6 +68,11 @@ def local_file(path: PathLike) -> Path:
     return Path(path)
 
 
+def is_named_as_data(path: Path, endings: tuple[str, ...] = _READ) -> bool:
+    """Whether a file of this name is one with rows, packed or not."""
+    return path.name.removesuffix(".gz").lower().endswith(endings)
+
+
 def inside(folder: Path) -> list[Path]:
     """The files of a folder that can be read, sorted by name, so that rows have the same numbers on
     every machine.
@@ -77,7 +82,7 @@ def inside(folder: Path) -> list[Path]:
     """
 
     def ending_in(endings: tuple[str, ...]) -> list[Path]:
-        return [path for path in files if path.name.removesuffix(".gz").lower().endswith(endings)]
+        return [path for path in files if is_named_as_data(path, endings)]
 
     files = sorted(folder.rglob("*"))
     data = ending_in(_READ)
@@ -417,7 +422,11 @@ def _table_rows(path: Path, tabs: bool) -> Iterator[tuple[int, Data]]:
             if not cells:  # an empty line
                 continue
             number += 1
-            yield number, json.dumps(_table_row(header, cells)).encode() + b"\n"
+            if len(cells) == len(header):
+                yield number, json.dumps(_table_row(header, cells)).encode() + b"\n"
+            else:  # columns have moved: nothing in the row can be trusted
+                count = f"{len(cells)} cells under {len(header)} names of columns"
+                yield number, DataError(f"{count}: is a quotation mark or a separator missing?")
 
 
 def _delimiter(header: str) -> str:
@@ -428,8 +437,6 @@ def _delimiter(header: str) -> str:
 
 
 def _table_row(header: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:
-    if len(cells) != len(header):  # columns have moved: nothing in the row can be trusted
-        return {f"{len(cells)} cells under {len(header)} names of columns": None}
     row: dict[str, Any] = {}
     twins: dict[str, list[Any]] = {}
     for name, cell in zip(header, cells, strict=True):

@@ -15,14 +15,18 @@ from itertools import product
 from typing import Any
 
 from ..bundled import REMEMBERED, tiny_policy, world_file
+from ..errors import DataError
 from ..json_lines import read_rows
 from .base import QuestionSource, Rows
 
+SPLITS = ("train", "validation", "test", "test2")
 PARTNERS = 3
 """How many other questions each is paired with in `world_pairs`."""
 
 
 def _rows(name: str, split: str) -> Rows:
+    if split not in SPLITS:
+        raise DataError(f"{name} has no split {split!r}; it has: {', '.join(SPLITS)}")
     rows = read_rows(world_file(f"{split}.jsonl.gz"))
     if name == "world_passages":
         return (row for row in rows if all(fact.get("passage") for fact in _chain(row)))

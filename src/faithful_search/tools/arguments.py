@@ -131,7 +131,7 @@ class ToolArguments:
         return list(self._sources())
 
     def corpus_passages(self) -> Iterator[Evidence]:
-        """The passages of the corpus.
+        """The passages of the corpus that its index holds.
 
         Raises:
             ConfigError: the corpus is behind a server, or there is none.
@@ -141,7 +141,8 @@ class ToolArguments:
             case "index":  # which holds its passages: the corpus that it was made of may be gone
                 return chain.from_iterable(Passages(Path(self.corpus).expanduser()).batches())
             case "corpus":
-                return passages(self.corpus)
+                # A warning counts the broken rows when the corpus is opened as a tool
+                return passages(self.corpus, on_broken=lambda where, why: None)
         raise ConfigError(
             f"the passages of the corpus {self.corpus!r} cannot be read from here; give the corpus"
         )

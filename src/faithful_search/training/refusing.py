@@ -1,8 +1,10 @@
 """What refuses a recipe's flags before torch is imported, which takes half a minute."""
 
 import difflib
+import errno
 import os
 import sys
+from argparse import Action, ArgumentDefaultsHelpFormatter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -188,10 +190,21 @@ def parser_of(types: Sequence[Any]) -> "HfArgumentParser":
         def error(self, message: str) -> NoReturn:
             raise ConfigError(f"{message}; --help lists the flags")
 
-    parser = Parser(types, allow_abbrev=False)
+    parser = Parser(types, allow_abbrev=False, formatter_class=_Help)
     for action in parser._actions:
+        if action.nargs == 0 and action.const is False:  # made beside each flag that is on
+            action.help = f"Switch --{action.dest} off."
         action.help = (action.help or "").replace("%", "%%")  # which argparse would format
     return parser
+
+
+class _Help(ArgumentDefaultsHelpFormatter):
+    """Help texts with the defaults that say something."""
+
+    def _get_help_string(self, action: Action) -> str | None:
+        if action.default in (None, "") or action.nargs == 0:
+            return action.help
+        return super()._get_help_string(action)
 
 
 def check_known(call: RecipeCall, settings: Collection[str], flags: Iterable[str]) -> None:
@@ -199,7 +212,9 @@ def check_known(call: RecipeCall, settings: Collection[str], flags: Iterable[str
     unknown = [key for key in call.settings if key not in settings]
     if unknown:
         names = ", ".join(map(str, unknown))
-        raise ConfigError(f"{call.path}: no such settings: {names}; `--help` lists those there are")
+        near = difflib.get_close_matches(str(unknown[0]), settings, n=1)
+        advice = f"did you mean {near[0]}?" if near else "`--help` lists those there are"
+        raise ConfigError(f"{call.path}: no such settings: {names}; {advice}")
     if call.flags and not call.flags[0].startswith("-"):
         word = call.flags[0]
         raise ConfigError(
@@ -261,6 +276,9 @@ def checked(
         **{key: value for key, value in call.settings.items() if key in recipes_own}
     )
     if {"-h", "--help", HELP_ALL} & {*call.flags}:
+        by_default = f" (by default {default.name})" if default else ""
+        parser.usage = "[--config FILE] [--FLAG VALUE ...]"
+        parser.description = f"Settings come from FILE{by_default} and from flags, which win."
         _print_help(parser, theirs, HELP_ALL in call.flags)
     options = [*parser._option_string_actions, *_options(theirs)]
     check_known(call, setting_names, options)
@@ -398,12 +416,17 @@ def check_model(name: str | None, dialect: str | None, flag: str = "model") -> N
 
 
 def check_folder(output_dir: str | None, resume: bool, overwrite: bool) -> None:
-    """Raise `ConfigError` for a folder that holds another run, `DataError` for one that a run is
-    writing to.
+    """Raise `ConfigError` for a folder that holds another run or cannot be made, `DataError` for
+    one that a run is writing to.
     """
     if os.environ.get("RANK", "0") != "0":  # the first process may own it by now
         return
     out = Path(output_dir or ".")
+    nearest = next(path for path in (out, *out.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise ConfigError(f"--out {out} cannot be written: {os.strerror(errno.ENOTDIR)}")
+    if not os.access(nearest, os.W_OK):
+        raise ConfigError(f"--out {out} cannot be written: {os.strerror(errno.EACCES)}")
     if (out / LOCK).exists():
         with (out / LOCK).open("ab") as file:
             lock(file, out, "run")
@@ -412,7 +435,6 @@ def check_folder(output_dir: str | None, resume: bool, overwrite: bool) -> None:
 
 def _print_help(parser: Any, theirs: Mapping[str, FieldSource], everything: bool) -> NoReturn:
     """Print the recipe's own flags, and what there is besides, and end the program."""
-    parser.usage = "settings come from --config FILE and from the command line, which wins"
     print(parser.format_help())
     if everything:
         print("settings of the trainer and the model:")

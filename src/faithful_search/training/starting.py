@@ -4,6 +4,7 @@ threads and seed set.
 
 import ctypes
 import logging
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -256,5 +257,5 @@ def warn_of_missing_gold(script: RunArguments, tasks: Sequence[Task]) -> None:
     except ConfigError:  # a server's passages, which cannot be read
         return
     if warning:
-        command = f"faithful-search answerable {script.questions} --corpus {script.corpus}"
-        logger.warning("%s; which these are: %s", warning, command)
+        parts = ["faithful-search", "answerable", script.questions, "--corpus", script.corpus]
+        logger.warning("%s; which these are: %s", warning, shlex.join(parts))

@@ -14,6 +14,7 @@ MOST_LINE = 100_000_000
 """Bytes of a line. Of a longer one, so many and one more are given, by which it is known."""
 MOST_IN_MEMORY = 1_000_000_000
 """Bytes of a file that is read as a whole."""
+_GZIP = b"\x1f\x8b"  # how files that gzip packed begin
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # how files in UTF-16 begin
 # A packed file may hold so many bytes, or so many times its size: text is seldom packed to a
 # hundredth.
@@ -23,14 +24,15 @@ _MOST_RATIO = 200
 
 @contextmanager
 def unpacked(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file to read, unpacked when its name ends in `.gz`.
+    """A file to read, unpacked when its name ends in `.gz` or it begins as gzip does.
 
     Raises `DataError` when it cannot be read, also within the block, and for a broken or truncated
     gzip.
     """
-    packed = Path(path).suffix == ".gz"
     try:
-        with gzip.open(path) if packed else open(path, "rb") as file:
+        with open(path, "rb") as stored:
+            packed = Path(path).suffix == ".gz" or stored.peek(2).startswith(_GZIP)
+            file = gzip.GzipFile(fileobj=stored) if packed else stored
             if file.peek(2).startswith(_UTF_16):
                 raise DataError(f"cannot read {path}: its text is UTF-16; save it as UTF-8")
             yield cast(BinaryIO, file)
@@ -43,7 +45,7 @@ def lines(path: str | os.PathLike[str], file: BinaryIO) -> Iterator[bytes]:
 
     Raises `DataError` for a packed file that holds more than `most_unpacked`.
     """
-    packed = Path(path).suffix == ".gz"
+    packed = isinstance(file, gzip.GzipFile)
     most = most_unpacked(path) if packed else None
     while line := file.readline(MOST_LINE + 1):
         # The rest of a line that is too long is read, and not given.

@@ -10,7 +10,7 @@ from ...rollout.served import FAILED
 from ...trajectory import NO_TRACE, NOT_REACHABLE
 from ..evaluation import Evaluation, difference
 from ..invented import NOT_IN_CORPUS
-from ..metrics import WARNINGS, about, arrow, warning as warning_of
+from ..metrics import WARNINGS, about, arrow, asks, warning as warning_of
 from ..stats import Estimate
 
 if TYPE_CHECKING:
@@ -191,22 +191,28 @@ def changes(before: Evaluation, after: Evaluation) -> list[str]:
         lines.append(f"Right: {RIGHTNESS[stem]} in {change}.")
     largest_first = sorted(clear, key=lambda name: -abs(by_metric[name].value or 0.0))
     for word in ("better", "worse"):
-        candidates = [
+        changed = [
             name
             for name in largest_first
-            if name != right and about(name).good and meaning(name, by_metric[name]) == word
+            if name != right and meaning(name, by_metric[name]) == word
         ]
-        if not candidates:
+        shares = [name for name in changed if about(name).good]
+        if shares:
+            largest = shares[0]
+            change = _change_in_words(before, after, largest, by_metric[largest])
+            lines.append(f"{word.capitalize()}: most of all, {about(largest).good} in {change}.")
+        elif changed:  # no share of anything, so its question says what it is
+            largest = changed[0]
+            change = interval(by_metric[largest], sign=True)
+            lines.append(f"{word.capitalize()}: {largest} by {change}: {asks(largest)}")
+        else:
             lines.append(f"{word.capitalize()}: nothing else is clearly {word}.")
-            continue
-        largest = candidates[0]
-        change = _change_in_words(before, after, largest, by_metric[largest])
-        lines.append(f"{word.capitalize()}: most of all, {about(largest).good} in {change}.")
     compared = sum(by_metric[name].value is not None for name in names)
+    could_be_clear = sum(by_metric[name].n >= MIN_PAIRS for name in names)
     questions = _counted(len({*before.questions} & {*after.questions}), "question")
     lines.append(
         f"How sure: {questions} and one run; {len(clear)} of {compared} differences are clear "
-        f"(had nothing changed, about {round(compared / 20)} would be)."
+        f"(had nothing changed, about {round(could_be_clear / 20)} would be)."
     )
     return lines
 

@@ -1,6 +1,7 @@
 """Corpora of any of the known kinds as a stream of passages, never all in memory."""
 
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,6 +17,7 @@ from ...json_lines import read_lines
 from ...trajectory import Evidence
 from ..words import paragraphs
 
+_log = logging.getLogger(__name__)
 Corpus = str | os.PathLike[str] | Iterable[Mapping[str, Any]]
 """`"world"`; a `.jsonl`, `.jsonl.gz` or `.parquet` file, or a folder of such; a Hub dataset,
 `owner/name` or `owner/name:split`; or rows. A row has `text` and may have `id`, `title` and `url`;
@@ -83,6 +85,24 @@ def passages(
             yield msgspec.structs.replace(passage, text=text, source=source)
     if not any_passages:
         raise DataError(f"{called(corpus)}: no passages in it{first_broken}")
+
+
+def readable_passages(corpus: Corpus) -> Iterator[Evidence]:
+    """The passages of a corpus without its broken rows; a warning in the log counts these."""
+    broken: list[str] = []
+    yield from passages(corpus, on_broken=lambda where, why: broken.append(f"{where}: {why}"))
+    if broken:
+        warn_of_broken(corpus, len(broken), broken[0])
+
+
+def warn_of_broken(corpus: Corpus, count: int, first: str) -> None:
+    """Log how many rows of a corpus are left out, and which is the first."""
+    _log.warning(
+        "%s: %d of its rows are left out, since they cannot be read; the first is %s",
+        called(corpus),
+        count,
+        first,
+    )
 
 
 def readable_twice(corpus: Corpus) -> Corpus:
@@ -178,6 +198,8 @@ def _passage(row: Any, number: int) -> Evidence:
         raise ValueError(
             f"no column 'text' with a string; it has: {', '.join(map(str, row)) or 'nothing'}"
         )
+    if not text.strip():
+        raise ValueError("its text is empty")
     passage = Evidence(
         text=text,
         title=title,

@@ -11,7 +11,6 @@ the first that are missing.
 """
 
 import glob
-import logging
 import os
 import shutil
 import tempfile
@@ -28,7 +27,16 @@ from ...trajectory import Evidence
 from ...wire.cache import key_of
 from ...wire.files import alone_in, sha256_of
 from .bm25 import BM25Index
-from .corpus import Corpus, OnBroken, called, digest, passages, readable_twice, refuse
+from .corpus import (
+    Corpus,
+    OnBroken,
+    called,
+    digest,
+    passages,
+    readable_twice,
+    refuse,
+    warn_of_broken,
+)
 from .dense import DenseIndex
 from .index import OFFSETS, HybridIndex, Index, Passages, damaged, store, write_whole
 
@@ -37,7 +45,6 @@ VERSION = 3
 """Of the folder's form: one of another version is built again."""
 MANIFEST = "manifest.json"
 SKIPPED = "skipped.jsonl"
-_log = logging.getLogger(__name__)
 # Up to so many bytes, the checksums of an index are compared whenever it is opened: that takes
 # about a second.
 _ALWAYS_CHECKED_BYTES = 1_000_000_000
@@ -170,13 +177,7 @@ def open_index(corpus: Corpus) -> Index:
     if skipped:
         first_line, _, _ = (folder / SKIPPED).read_bytes().partition(b"\n")
         first = msgspec.json.decode(first_line)
-        _log.warning(
-            "%s: %d of its rows are left out, since they cannot be read; the first is %s: %s",
-            called(corpus),
-            skipped,
-            first["where"],
-            first["why"],
-        )
+        warn_of_broken(corpus, skipped, f"{first['where']}: {first['why']}")
     return index
 
 
