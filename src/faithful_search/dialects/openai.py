@@ -25,7 +25,7 @@ from ..formats.base import first, mapping
 from ..formats.blocks import as_json, result as read_result
 from ..formats.quotes import code_of
 from ..trajectory import Evidence, Span
-from .passages import headed, label_of, read_json, read_printed, read_snippets, text_of
+from .passages import headed, label_of, read_json, read_snippets, text_of
 from .tool_calls import BARE, MARKS, ToolCalls
 
 _LISTS = (
@@ -148,7 +148,7 @@ class OpenAI(ToolCalls):
             return [], body
         value = read_json(body)
         if value is None:
-            value = read_printed(body)
+            value = loose_json.printed(body)
         texts = _texts_wrapped(body if value is None else value)
         if texts:
             evidence, note = self._read_each(texts)
