@@ -28,6 +28,7 @@ _BRACE = re.compile(r"\\boxed\s*\{|[{}]")
 _BY_RANK = (
     *("citationId", "citation_id", "docid", "doc_id", "document_id", "chunk_id", "passage_id"),
     *("source_id", "ref_id", "file_id", "id", "_id", "index", "number"),
+    *("id_", "uuid", "paperId"),
 )
 _LABELS = frozenset(_BY_RANK)
 _LONGEST_LABEL = 200

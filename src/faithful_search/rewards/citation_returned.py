@@ -104,8 +104,8 @@ def results_unknown(trajectory: Trajectory) -> bool:
 
 
 def unknown_sources(trajectory: Trajectory, reading: Reading) -> frozenset[str]:
-    """The sources, by their `key`, that an API says the answer cites and no result here holds, where
-    a call has no result at all: what that returned, as an API's own search, is not known.
+    """The sources, by their `key`, that an API says the answer cites and no result here holds,
+    where a call has no result at all: what that returned, as an API's own search, is not known.
     """
     if not any(map(_has_no_result, trajectory.steps)):
         return frozenset()
