@@ -1,4 +1,4 @@
-"""Actions of ReAct in JSON, in Python's form and in blocks of code are the calls that they state."""
+"""Actions of ReAct in JSON, in Python's form and in code are the calls that they state."""
 
 import pytest
 

@@ -2,7 +2,7 @@
 state or alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .base import Chat, Format, Messages, mapping, mappings, text
@@ -36,6 +36,8 @@ def read(value: Any) -> Chat | None:
     lines = mappings(value, "lines", pure=True)
     if lines and group(lines[0]) is not None:
         value = [message for line in lines for message in _updates(line)]
+    state = _last_state(mappings(value, pure=True))
+    value = state or value
     steps = mapping(value).get("intermediate_steps")
     if isinstance(steps, list | tuple):
         return _executed(mapping(value), steps)
@@ -47,9 +49,19 @@ def read(value: Any) -> Chat | None:
     # A message of LangChain's names its type instead of a role.
     has_types = any("role" not in dump and "type" in dump for dump in dumps)
     is_dumped = any(plain is not dump for plain, dump in zip(messages, dumps, strict=True))
-    if (has_types or is_dumped) and is_chat(messages):
+    if (has_types or is_dumped or state) and is_chat(messages):
         return Chat(messages)
     return None
+
+
+def _last_state(snapshots: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Of the snapshots of a thread's states the one with most messages: each has all of the one
+    before it, and the newest may stand first. Empty for a list of anything else.
+    """
+    states = [mapping(snapshot, "values") for snapshot in snapshots]
+    if not states or not all("next" in snapshot for snapshot in snapshots):
+        return {}
+    return max(states, key=lambda state: len(mappings(state, "messages")))
 
 
 def _in_place(state: Mapping[str, Any]) -> Any:

@@ -298,10 +298,10 @@ def _of_json(action: str) -> dict[str, Any] | None:
     that; `None` for any other action. JSON that is no call makes none, so that the dialect reports
     it.
     """
-    before, written, behind = _around_json(action)
+    before, code, behind = _around_json(action)
     value: Any = None
     with suppress(DataError):
-        value = loose_json.decode(written)
+        value = loose_json.decode(code)
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     fields = mapping(value, "function") or mapping(value)
@@ -311,8 +311,8 @@ def _of_json(action: str) -> dict[str, Any] | None:
         words = "\n".join(filter(None, (before, behind)))
         return {**message, "content": words} if words else message
     tool = before.rstrip(": ")
-    if written and not behind and _TOOL.fullmatch(tool):
-        return action_of(tool, written)
+    if code and not behind and _TOOL.fullmatch(tool):
+        return action_of(tool, code)
     is_json = value is not None or action.lstrip("` \n").startswith(("{", "["))
     return _calling("", action) if is_json else None
 
@@ -321,8 +321,8 @@ def _around_json(action: str) -> tuple[str, str, str]:
     """What stands before the JSON or the block of code in an action, that itself, and what stands
     behind it. All is before where there is none.
     """
-    before, _, rest = action.partition("```")
-    block, fence, behind = rest.partition("```")
+    before, _, fenced = action.partition("```")
+    block, fence, behind = fenced.partition("```")
     if fence:
         return before.strip(), _LANGUAGE.sub("", block).strip(), behind.strip()
     start = action.find("{")
