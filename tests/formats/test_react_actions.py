@@ -1,5 +1,7 @@
 """Actions of ReAct in JSON, in Python's form and in code are the calls that they state."""
 
+import json
+
 import pytest
 
 from faithful_search.dialects import parse
@@ -26,12 +28,18 @@ SEARCHES = [
     'search[{"query": "Ada"}]',
     'search(query="Ada")',
     "search\n```\nAda\n```",
+    "[search(query='Ada')]",
+    "```\nsearch[Ada]\n```",
+    "`search[Ada]`",
+    "**search[Ada]**",
+    "{'action': 'search', 'action_input': 'Ada'}",
 ]
 UNREADABLE = [
     '{"query": "Ada"}',
     '{"action": null}',
     '{"name": "search", "arguments": {"query": "Ada"}',
     f"[{CALL}, {CALL}]",
+    f"{CALL}\n{CALL}",
 ]
 WORDS = ["search for {topic}", r"calculate \frac{1}{2}", "read `{a}`", "search [a] and {b}"]
 
@@ -59,6 +67,23 @@ def test_arguments_in_pythons_form_keep_their_types():
         "query": "Ada",
         "top_k": 3,
     }
+
+
+FENCED = "```python\nprint(1)\n```"
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        json.dumps({"action": "python", "action_input": {"code": FENCED}}),
+        f"```\n{json.dumps({'action': 'python', 'action_input': {'code': FENCED}})}\n```",
+        f"```json\n{json.dumps({'name': 'python', 'arguments': {'code': 'print(1)'}})}\n```",
+    ],
+)
+def test_code_within_json_is_an_argument(action):
+    call = read(action).steps[0].call
+    assert call.name == "python"
+    assert "print(1)" in call.arguments["code"]
 
 
 def test_words_around_an_action_belong_to_the_thought():

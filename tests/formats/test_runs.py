@@ -168,6 +168,19 @@ def test_a_session_of_the_agents_sdk_is_told_by_its_id(tmp_path):
     assert answers == ["Veldt", "Veldt"]
 
 
+def test_snapshots_of_a_thread_on_lines_are_one_run(tmp_path):
+    path = tmp_path / "history.jsonl"
+    lines = []
+    for thread in "ab":
+        config = {"configurable": {"thread_id": thread}}
+        for count in (4, 3, 2):
+            values = {"messages": [ASKED, CALLING, RESULT, REPLY][:count]}
+            lines.append({"values": values, "next": [], "config": config})
+    path.write_text("\n".join(map(json.dumps, lines)))
+    answers = [row.trajectory.answer for row in read_trajectories(path) if row.trajectory]
+    assert answers == ["Veldt", "Veldt"]
+
+
 # requests and answers that are kept apart
 
 REPLIES = {

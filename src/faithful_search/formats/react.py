@@ -65,6 +65,7 @@ _INPUTS_IN_JSON = (
 )
 _BESIDE_IN_JSON = frozenset((*_NAMES_IN_JSON, *_INPUTS_IN_JSON, "id", "type", "thought"))
 _TOOL = re.compile(r"[A-Za-z_][\w.-]{0,60}")
+_MARKED = re.compile(r"\A(`|\*\*)([^`*\n]++)\1\Z")  # as code or in bold, all of it
 _LANGUAGE = re.compile(r"\A\w{1,20}(?=\s)")  # of a block of code
 _SPEAKERS = ("system", "user", "assistant")
 _OBSERVED = re.compile(
@@ -272,7 +273,8 @@ def action_of(action: str, arguments: str | None = None) -> dict[str, Any]:
         arguments: the arguments, where they stand apart.
     """
     if arguments is None:
-        message = _of_json(action) or _of_python(action)
+        action = _MARKED.sub(r"\2", _without_fence(action))
+        message = _of_python(action) or _of_json(action)
         if message is not None:
             return message
     name, words = action, _without_fence(arguments or "")
@@ -299,21 +301,23 @@ def _of_json(action: str) -> dict[str, Any] | None:
     it.
     """
     before, code, behind = _around_json(action)
-    value: Any = None
+    value: Any = loose_json.printed(action)
     with suppress(DataError):
-        value = loose_json.decode(code)
+        value = value or loose_json.decode(code)
+    if code and behind.startswith(("{", "[")):  # a further call
+        return _calling("", action)
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     fields = mapping(value, "function") or mapping(value)
     name = first(fields, _NAMES_IN_JSON)
     if isinstance(name, str) and name.strip():
         message = _named(name.strip(), fields)
-        words = "\n".join(filter(None, (before, behind)))
+        words = "\n".join(filter(None, (before, behind))) if code else ""
         return {**message, "content": words} if words else message
     tool = before.rstrip(": ")
     if code and not behind and _TOOL.fullmatch(tool):
         return action_of(tool, code)
-    is_json = value is not None or action.lstrip("` \n").startswith(("{", "["))
+    is_json = value is not None or action.startswith(("{", "["))
     return _calling("", action) if is_json else None
 
 
@@ -323,7 +327,7 @@ def _around_json(action: str) -> tuple[str, str, str]:
     """
     before, _, fenced = action.partition("```")
     block, fence, behind = fenced.partition("```")
-    if fence:
+    if fence and not before.startswith(("{", "[")):  # else it stands in a text of the JSON
         return before.strip(), _LANGUAGE.sub("", block).strip(), behind.strip()
     start = action.find("{")
     if start < 0 or in_brackets(action):
@@ -338,7 +342,7 @@ def _of_python(action: str) -> dict[str, Any] | None:
     """The message of an agent that acts as Python writes it, with keywords; `None` for any other
     action.
     """
-    calls = calls_in_python(f"[{action}]")
+    calls = calls_in_python(action if action.startswith("[") else f"[{action}]")
     return _calling(calls[0]["name"], calls[0]["arguments"]) if len(calls) == 1 else None
 
 
