@@ -331,6 +331,12 @@ def test_events_of_autogen_that_are_not_known_are_counted():
     assert issue.why == "left out: 1 messages of AutoGen of another type"
 
 
+@pytest.mark.parametrize("kind", [None, [], {}, 1])
+def test_a_message_without_a_type_is_none_of_autogens(kind):
+    with pytest.raises(fs.FaithfulSearchError):
+        fs.parse([*AUTOGEN, {"source": "agent", "type": kind}])
+
+
 def test_conversations_of_miroflows_other_agents_are_counted():
     row = {**RUNS["MiroFlow"], "sub_agent_message_history_sessions": {"browser_1": {}}}
     [issue] = fs.parse(row).issues

@@ -14,7 +14,7 @@ Messages of any other type are left out and counted.
 from collections.abc import Mapping
 from typing import Any
 
-from .base import Chat, Format, Messages, mapping, mappings
+from .base import Chat, Format, Messages, mapping, mappings, text
 from .searches import passage, search
 
 _SPOKEN = ("TextMessage", "MultiModalMessage", "StructuredMessage", "StopMessage")
@@ -27,7 +27,7 @@ _SHOWS = frozenset((_REQUEST, _EXECUTION, _SUMMARY, _THOUGHT, _MEMORY, "TextMess
 def read(value: Any) -> Chat | None:
     """The messages of a run, in the order in which they were sent."""
     entries = mappings(value, pure=True) or mappings(value, "messages", pure=True)
-    if not entries or not all("source" in entry and "type" in entry for entry in entries):
+    if not entries or not all(text(entry.get("type")) and "source" in entry for entry in entries):
         return None
     if all(entry["type"] not in _SHOWS for entry in entries):
         return None
