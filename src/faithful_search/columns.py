@@ -82,12 +82,12 @@ MESSAGES = ("messages", "conversation", "conversations", "chat")
 TEXTS = (
     *("text", "trajectory", "completion", "response", "output", "solution", "gen_text_store"),
     *("rollout", "prediction", "generation", "generated_text", "full_response", "completions"),
-    *("responses", "sequence", "samples", "generations", "outputs", "resps"),
+    *("responses", "sequence", "samples", "generations", "outputs", "resps", "output_response"),
 )
 """What an agent wrote: its text, messages, or an object in some format."""
 SAMPLES = ("responses", "completions", "resps", "samples", "generations", "outputs", *TEXTS)
 """Columns that may hold several samples for one question, each a text or a chat."""
-PROMPTS = ("prompt", "input")
+PROMPTS = ("prompt", "input", "input_prompt")
 """What the agent was given: messages, or the text before its own."""
 MOST_UNUSED, LONGEST_UNUSED = 8, 300
 """How many unused columns are named, and how many characters what may be an answer has."""

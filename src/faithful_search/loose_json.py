@@ -5,6 +5,7 @@ text; `NaN`; numbers that no float can hold; a byte order mark; bytes that are n
 that costs a row, and all of it is said. What cannot be read is a `DataError`, whatever was wrong.
 """
 
+import ast
 import json
 import math
 import re
@@ -35,6 +36,12 @@ _MARK = "\ufeff"  # a byte order mark
 _AROUND = _MARK + BLANK.decode()
 _BEGINNING = 4_000  # characters in which most values of a longer text end
 _LONGEST_TOKEN = 20  # before the end of a text that was cut, an error may be due to the cut
+_LONGEST_PRINTED = 100_000
+_ESCAPE = r"\\[\\'\"nrtxuU]"
+_PRINTED = re.compile(
+    rf"\A(?:'(?:[^'\\\n]|{_ESCAPE})*+'|\"(?:[^\"\\\n]|{_ESCAPE})*+\""
+    r"|None|True|False|[-+0-9.e{}\[\](),: ])*+"
+)
 # What the fast decoder raises for what the lenient one may read
 _NOT_READ = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
@@ -104,6 +111,25 @@ def decode_strictly(text: str) -> Any:
     value = _tried(lambda: decoder.decode(text))
     check_depth(text, value)
     return decoder.repaired(value, text).value
+
+
+def printed(text: str) -> Any:
+    """The value that Python printed (`{'error': …}`, `[{'title': …}]`); `None` for any other
+    text.
+
+    Example:
+        >>> printed("{'title': None}")
+        {'title': None}
+    """
+    text = text.strip()
+    if len(text) > _LONGEST_PRINTED or not text.startswith(("{'", "[{'")):
+        return None
+    # Only plain values: Python takes long to read some others.
+    if not _PRINTED.fullmatch(text):
+        return None
+    with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return json.loads(json.dumps(ast.literal_eval(text)))
+    return None
 
 
 def parts_of(

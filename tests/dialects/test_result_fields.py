@@ -109,5 +109,79 @@ def test_a_date_is_no_text(field):
     assert texts([{**PAGE, **field}]) == [""]
 
 
+BESIDE: dict[str, Any] = {
+    "Tavily": {"content": FOUND, "raw_content": RIVER},
+    "You.com": {"description": FOUND, "snippets": [RIVER]},
+    "Bocha": {"snippet": FOUND, "summary": RIVER},
+    "Brave": {"description": FOUND, "extra_snippets": [RIVER]},
+    "a part of an object": {"content": {"text": FOUND, "type": "TEXT"}, "excerpts": [RIVER]},
+}
+
+
+@pytest.mark.parametrize("fields", BESIDE.values(), ids=BESIDE)
+def test_all_texts_of_a_page_are_evidence(fields):
+    assert texts({"results": [{**PAGE, **fields}]}) == [f"{FOUND}\n{RIVER}"]
+
+
+def test_a_text_that_another_holds_is_read_once():
+    page = {**PAGE, "snippet": RIVER, "raw_content": f"{FOUND} {RIVER}", "highlights": [FOUND]}
+    assert texts([page]) == [f"{FOUND} {RIVER}"]
+
+
+STORED: dict[str, Any] = {
+    "Qdrant": [{"id": "7", "score": 0.9, "payload": {**PAGE, "page_content": FOUND}}],
+    "points": {"points": [{"id": "7", "payload": {"text": FOUND, "metadata": PAGE}}]},
+    "LlamaIndex": [{"node": {"id_": "7", "text": FOUND, "metadata": PAGE}, "score": 0.8}],
+    "Haystack": {"documents": [{"id": "7", "content": FOUND, "meta": PAGE}]},
+    "LangChain": [
+        {"id": 7, "lc": 1, "type": "constructor", "kwargs": {"text": FOUND, "metadata": PAGE}}
+    ],
+    "Bedrock": {
+        "retrievalResults": [
+            {
+                "id": "7",
+                "title": "Ada",
+                "content": {"text": FOUND, "type": "TEXT"},
+                "location": {"type": "WEB", "webLocation": {"url": PAGE["url"]}},
+            }
+        ]
+    },
+    "Azure": {"value": [{"id": "7", "@search.score": 0.9, **PAGE, "chunk": FOUND}]},
+    "by id": {"results": {"7b": {**PAGE, "text": FOUND}}},
+    "Parallel": {"results": [{"id": "7", **PAGE, "excerpts": [FOUND]}]},
+    "Firecrawl": {
+        "data": {
+            "id": "7",
+            "markdown": FOUND,
+            "metadata": {"title": "Ada", "sourceURL": PAGE["url"]},
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("body", STORED.values(), ids=STORED)
+def test_what_a_store_or_a_service_says_of_a_passage_is_found(body):
+    [passage], _ = load("openai").read_body(json.dumps(body))
+    assert (passage.title, passage.url, passage.text) == ("Ada", PAGE["url"], FOUND)
+    assert passage.label.startswith("7")
+
+
+def test_pages_of_wikipedia_are_told_apart_without_their_numbers():
+    pages = {"12": {"title": "Ada", "extract": FOUND}, "13": {"title": "Veldt", "extract": RIVER}}
+    evidence, _ = load("openai").read_body(json.dumps({"query": {"pages": pages}}))
+    assert [(page.title, page.text, page.label) for page in evidence] == [
+        ("Ada", FOUND, ""),
+        ("Veldt", RIVER, ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    "results", [{"weather": {"text": FOUND}, "degrees": 21}, {"a": {"n": 1}, "b": {"text": FOUND}}]
+)
+def test_an_object_with_other_fields_is_evidence_as_a_whole(results):
+    body = {"results": results}
+    assert texts(body) == [json.dumps(body)]
+
+
 def test_an_empty_passage_keeps_its_place():
     assert texts([{"id": "1", "text": ""}, {"id": "2", "text": FOUND}]) == ["", FOUND]

@@ -325,11 +325,11 @@ def test_broken_logs_raise_only_the_packages_errors() -> None:
 
 def test_every_format_has_its_row_here() -> None:
     # ReAct is text; the others have files of their own: test_api_responses.py, test_stores.py,
-    # test_rows_and_exports.py, test_reports.py, test_several_conversations.py
+    # test_rows_and_exports.py, test_reports.py, test_several_conversations.py, test_runs.py
     others = {
         *("mistral", "openai_evals", "react", "react_steps", "api_response", "dspy", "langfuse"),
         *("pydantic_ai", "rag", "browsecomp_plus", "exports", "report", "message_lines"),
-        *("role_lines", "streams", "weave"),
+        *("role_lines", "streams", "weave", "ai_sdk", "autogen", "miroflow"),
     }
     assert set(formats.formats()) <= {*FORMATS, *others}
 

@@ -149,3 +149,45 @@ def test_citations_that_an_api_sent_count_like_marks():
         for reward in (CitationReturned(), CitationSupport(GroundingJudge()), CitationCoverage())
     ]
     assert values == [0.5, 0.5, 1.0]
+
+
+UNANSWERED = Step(call=ToolCall("web_search"))
+LOOKED_UP = Step(call=ToolCall("lookup"), evidence=(ADA,))
+SENT = (
+    Citation((0, 28), "https://ex.org/ada", "api"),
+    Citation((29, 43), "https://x.example/y", "api"),
+)
+
+
+def beside(*steps: Step, citations: tuple[Citation, ...] = SENT) -> Trajectory:
+    answer = "Ada Mirov was born in Veldt. Its mayor is Bo."
+    return Trajectory((*steps, Step(answer=answer, citations=citations)), answer=answer)
+
+
+@pytest.mark.parametrize("reward", [CitationReturned, CitationSupport])
+def test_what_an_apis_own_search_may_have_returned_is_not_counted(reward):
+    assert reward().score(beside(UNANSWERED, LOOKED_UP)).value == 1.0
+
+
+@pytest.mark.parametrize("reward", [CitationReturned, CitationSupport])
+def test_where_only_such_sources_are_cited_there_is_no_value(reward):
+    found = beside(LOOKED_UP, UNANSWERED, citations=SENT[1:])
+    assert reward().score(found).value is None
+
+
+def test_how_many_such_sources_there_are_is_said():
+    found = beside(UNANSWERED, LOOKED_UP)
+    assert CitationReturned().score(found).parts["unknown"] == 1
+    assert CitationSupport().score(found).parts["unread"] == 1
+
+
+@pytest.mark.parametrize("reward", [CitationReturned, CitationSupport])
+def test_where_each_call_has_a_result_they_were_never_returned(reward):
+    assert reward().score(beside(LOOKED_UP)).value == 0.5
+
+
+@pytest.mark.parametrize("reward", [CitationReturned, CitationSupport])
+def test_an_address_that_the_agent_wrote_is_no_such_source(reward):
+    answer = "Its mayor is Bo (https://x.example/y)."
+    steps = (UNANSWERED, LOOKED_UP, Step(answer=answer))
+    assert reward().score(Trajectory(steps, answer=answer)).value == 0.0

@@ -102,6 +102,43 @@ OTHERS: dict[str, Any] = {
         ]
     },
     "role_lines": {"log": "User: Who?\nAssistant: I look.\nTool: Ada did.\nAssistant: Ada"},
+    "autogen": {
+        "messages": [
+            {"source": "user", "type": "TextMessage", "content": "Who?"},
+            {
+                "source": "agent",
+                "type": "ToolCallRequestEvent",
+                "content": [{"id": "1", "name": "search", "arguments": "{}"}],
+            },
+            {
+                "source": "agent",
+                "type": "ToolCallExecutionEvent",
+                "content": [{"call_id": "1", "content": "Ada did."}],
+            },
+            {"source": "agent", "type": "MemoryQueryEvent", "content": [{"content": "Ada"}]},
+            {"source": "agent", "type": "ToolCallSummaryMessage", "content": "Ada"},
+        ]
+    },
+    "miroflow": {
+        "input": {"task_description": "Who?"},
+        "main_agent_message_history": {"system_prompt": "s", "message_history": CHAT},
+        "sub_agent_message_history_sessions": {"a": {}},
+    },
+    "ai_sdk": {
+        "prompt": "Who?",
+        "steps": [
+            {
+                "text": "I look.",
+                "toolCalls": [{"toolCallId": "1", "toolName": "search", "args": {"q": "Ada"}}],
+                "toolResults": [{"toolCallId": "1", "toolName": "search", "result": "Ada did."}],
+            },
+            {"content": [{"type": "text", "text": "Ada"}], "finishReason": "stop"},
+        ],
+    },
+    "agents_sdk": {
+        "input": "Who?",
+        "new_items": [{"raw_item": {"type": "message", "id": "m", **CHAT[3]}}],
+    },
     "message_lines": {"lines": [{**message, "session_id": "s"} for message in CHAT]},
     "stream": {
         "request": {"messages": CHAT[:1]},

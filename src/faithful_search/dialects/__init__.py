@@ -314,6 +314,10 @@ def _dialect_of(
         if stored is not None:
             chat = _ReadChat.of(stored)
             detected = _detected(text, chat)
+    if chat is not None and usual in (None, _PLAIN) and _answers_in_words(chat, detected):
+        why = f"read as {_PLAIN}: it ends in words, but {detected.dialect} answers between tags"
+        issues.append(Issue("dialect_assumed", why))
+        return _PLAIN, chat
     faint = usual is not None and detected.confidence < _FAINTLY
     plain = chat is not None and _is_plain(detected, usual)
     name = None if faint or plain else detected.dialect
@@ -325,6 +329,22 @@ def _dialect_of(
         why = f"the text shows no dialect of its own; read as {name}{beside}"
         issues.append(Issue("dialect_assumed", why))
     return name, chat
+
+
+def _answers_in_words(chat: _ReadChat, detected: Detection) -> bool:
+    """Whether a chat ends with words of its agent's, where the detected dialect has its answers
+    between tags, and nothing in the chat speaks of such tags.
+    """
+    if detected.dialect is None or "answer" in detected.tags or not chat.messages:
+        return False
+    last = chat.messages[-1]
+    if last.role != "assistant" or last.calls:
+        return False
+    reader = load(detected.dialect)
+    if reader.observation_role is None or "answer" not in reader.grammar.names:
+        return False
+    words = last.content.rpartition("</think>")[2].strip()
+    return bool(words) and not set(by_marks(words).tags) & dialect_table().tags
 
 
 def _problems(chat: _ReadChat) -> list[Issue]:

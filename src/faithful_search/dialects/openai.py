@@ -18,6 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar
 
+from msgspec.structs import replace
+
 from .. import loose_json
 from ..errors import DataError
 from ..evidence import REPORTING, failure_of, is_marked_failed
@@ -25,14 +27,15 @@ from ..formats.base import first, mapping
 from ..formats.blocks import as_json, result as read_result
 from ..formats.quotes import code_of
 from ..trajectory import Evidence, Span
-from .passages import headed, label_of, read_json, read_printed, read_snippets, text_of
+from .passages import headed, label_of, read_json, read_snippets, text_of
 from .tool_calls import BARE, MARKS, ToolCalls
 
 _LISTS = (
     *("results", "result", "search_results", "documents", "docs", "items", "data", "passages"),
     "organic",
     *("organic_results", "webPages", "value", "web", "hits", "sources", "chunks", "output"),
-    *("papers", "articles", "records", "matches", "entries", "search"),
+    *("papers", "articles", "records", "matches", "entries", "search", "points"),
+    *("retrievalResults", "pages"),
 )
 # What search services put before their results: an answer, or facts of the thing that is meant
 _BOXES = ("answerBox", "answer_box", "knowledgeGraph", "knowledge_graph", "featured_snippet")
@@ -40,10 +43,10 @@ _TEXTS = (
     *("text", "content", "contents", "snippet", "description", "summary", "passage", "body"),
     "information",
     *("page_content", "raw_content", "extract", "markdown", "highlights", "snippets"),
-    *("abstract", "answer"),
+    *("abstract", "answer", "excerpt", "excerpts", "extra_snippets"),
 )
 _TITLES = ("title", "name", "filename", "question")
-_URLS = ("url", "link", "href", "uri", "source")
+_URLS = ("url", "link", "href", "uri", "source", "sourceURL", "source_url", "URL")
 _SUMMARIES = ("answer", "summary")  # texts that services write of all their results
 # Fields of a page that are never what stands on it
 _ABOUT_PAGE = re.compile(
@@ -54,7 +57,7 @@ _ABOUT_PAGE = re.compile(
 _TOLD = frozenset((*_TITLES, *_URLS, "type", "kind", "status", "object", "role", "format"))
 # Numbers that say how a page was found, or which part of it
 _OF_SEARCH = re.compile(
-    r"(?:(?:search|relevance|similarity|result|doc|chunk|page|token)_)?"
+    r"(?:@?(?:search|relevance|similarity|result|doc|chunk|page|token)[_.])?"
     r"(?:score|rank|ranking|position|index|distance|similarity|relevance|count|page|chunk|number|"
     r"offset|length|size|total)",
     re.IGNORECASE,
@@ -66,7 +69,11 @@ _OF_CALL = re.compile(
 )
 _FEWEST_WORDS = 4  # and one more has a field of another name that is a page's text
 # Fields of a passage may stand one level down, as in retrievers' records.
-_INNER = ("metadata", "document", "_source")
+_INNER = (
+    *("metadata", "meta", "document", "_source", "node", "payload", "kwargs"),
+    *("derivedStructData", "structData", "location", "webLocation", "s3Location"),
+)
+_MOST_INNER = 3  # levels down
 _OF_PAGE = frozenset(("type", "id", *_URLS))  # fields of a page that was found, not read
 _NOTHING = frozenset(("", "null", "None", "{}", "[]", '""'))
 _NOTING = REPORTING | {"note"}
@@ -148,7 +155,7 @@ class OpenAI(ToolCalls):
             return [], body
         value = read_json(body)
         if value is None:
-            value = read_printed(body)
+            value = loose_json.printed(body)
         texts = _texts_wrapped(body if value is None else value)
         if texts:
             evidence, note = self._read_each(texts)
@@ -361,19 +368,45 @@ def _passages(value: Any, depth: int = 0) -> list[Evidence]:
         # A service may list its results twice
         further = [passage for passage in beside if passage not in passages]
         return [*_boxes(value), *passages, *further]
-    fields = value
-    for name in _INNER:
-        if isinstance(value.get(name), dict):
-            fields = {**value[name], **fields}
+    fields = _with_inner(value)
     title, url = _first_filled(fields, _TITLES), _first_filled(fields, _URLS)
-    text = next((fields[name] for name in _TEXTS if fields.get(name)), None)
-    if text is None:
+    text: str | None = "\n".join(_usual_texts(fields))
+    if not text:
         text = _text_of_page(fields, value, is_named=bool(title or url))
     if text is None:
-        return []
-    if isinstance(text, list):
-        text = "\n".join(_snippet(part) for part in text)
-    return [Evidence(text_of(text), title, url=url, label=label_of(fields))]
+        return _by_id(value, depth) if depth else []
+    return [Evidence(text, title, url=url, label=label_of(fields))]
+
+
+def _by_id(value: Mapping[str, Any], depth: int) -> list[Evidence]:
+    """The passages in an object that holds nothing but passages, by their ids. A number there may
+    be large, and what is in brackets a year: it is no label.
+    """
+    passages: list[Evidence] = []
+    for name, entry in value.items():
+        of_entry = _passages(entry, depth + 1) if isinstance(entry, dict) else []
+        if len(of_entry) != 1:
+            return []
+        [passage] = of_entry
+        if not passage.label and not name.isdecimal():
+            passage = replace(passage, label=name)
+        passages.append(passage)
+    return passages
+
+
+def _with_inner(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A passage's fields, with those that stand some levels down; outer ones count first."""
+    fields = value
+    level = [value]
+    for _ in range(_MOST_INNER):
+        level = [outer[name] for outer in level for name in _INNER if _is_object(outer, name)]
+        for inner in level:
+            fields = {**inner, **fields}
+    return fields
+
+
+def _is_object(fields: Mapping[str, Any], name: str) -> bool:
+    return isinstance(fields.get(name), dict)
 
 
 def _beside(value: Mapping[str, Any], results: Any, depth: int) -> list[Evidence]:
@@ -395,6 +428,23 @@ def _beside(value: Mapping[str, Any], results: Any, depth: int) -> list[Evidence
         if isinstance(summary, str) and summary.strip():
             passages.append(Evidence(summary))
     return passages
+
+
+def _usual_texts(fields: Mapping[str, Any]) -> list[str]:
+    """The texts in the usual fields of a passage, without those that another one holds. A service
+    may send a description beside its snippets, or beside the whole page.
+    """
+    texts: list[str] = []
+    for name in _TEXTS:
+        value = fields.get(name)
+        if not value:
+            continue
+        parts = value if isinstance(value, list) else [value]
+        text = "\n".join(map(_snippet, parts))
+        if not any(text in earlier for earlier in texts):
+            texts = [earlier for earlier in texts if earlier not in text]
+            texts.append(text)
+    return texts
 
 
 def _text_of_page(

@@ -2,8 +2,6 @@
 and answers in a box.
 """
 
-import ast
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -27,14 +25,10 @@ _AFTER_TITLE = re.compile(r'"(?:\\n|\n|\Z)')
 _LINE_END = re.compile(r"\n|\Z")
 _NOT_IN_TITLE = re.compile(r'"(?=\))|[\n\r]')
 _BRACE = re.compile(r"\\boxed\s*\{|[{}]")
-_LONGEST_PRINTED = 100_000
-_ESCAPE = r"\\[\\'\"nrtxuU]"
-_PRINTED = re.compile(
-    rf"\A(?:'(?:[^'\\\n]|{_ESCAPE})*+'|\"(?:[^\"\\\n]|{_ESCAPE})*+\"|None|True|False|[-+0-9.e{{}}\[\](),: ])*+"
-)
 _BY_RANK = (
     *("citationId", "citation_id", "docid", "doc_id", "document_id", "chunk_id", "passage_id"),
     *("source_id", "ref_id", "file_id", "id", "_id", "index", "number"),
+    *("id_", "uuid", "paperId"),
 )
 _LABELS = frozenset(_BY_RANK)
 _LONGEST_LABEL = 200
@@ -169,19 +163,6 @@ def read_json(text: str) -> Any:
     if text.startswith(("[", "{")):
         with suppress(DataError):
             return loose_json.decode(text, halves=True)  # evidence is read as it was written
-    return None
-
-
-def read_printed(text: str) -> Any:
-    """The value that Python printed (`{'error': …}`, `[{'title': …}]`); `None` for anything else."""
-    text = text.strip()
-    if len(text) > _LONGEST_PRINTED or not text.startswith(("{'", "[{'")):
-        return None
-    # Only plain values: Python takes long to read some others.
-    if not _PRINTED.fullmatch(text):
-        return None
-    with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return json.loads(json.dumps(ast.literal_eval(text)))
     return None
 
 

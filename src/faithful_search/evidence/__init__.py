@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from .. import loose_json
 from ..trajectory import Evidence, Step, ToolCall, Trajectory
 from .copies import any_copy, marked, texts_of, unframed
 from .phrases import (
@@ -26,6 +27,7 @@ from .phrases import (
     may_begin_a_note,
     only_confirms,
 )
+from .services import without_request
 
 __all__ = [
     "REPORTING",
@@ -48,6 +50,7 @@ _OF_A_PAGE = 0.7  # of a page's words must stand in a note's sentences: it may q
 _ELLIPSIS = "\u2026"
 _LONGEST_ECHO, _DEEPEST = 20_000, 20
 _NOTHING = re.compile(r"\[\s?\]|\{\s?\}")
+_EMPTY_TAGS = re.compile(r"(?:\s|</?\w{1,40}\s?/?>)*+")
 _FAILED = frozenset(("error", "failed", "failure", "timeout"))
 _STATUS = ("status", "status_code", "statusCode", "http_status", "code")
 _NAMES = ("title", "name", "url", "link")
@@ -65,15 +68,6 @@ REPORTING = frozenset((*_STATUS, *_SAYS_WHY, "isError", "is_error", "success", "
 """Fields that may say that a call failed."""
 # Fields that say how a call went, not what was found.
 _REPORTS = frozenset((*_STATUS, "type", "ok", "success", "object", "id", "model", "role"))
-
-# Fields in which search services repeat the request and say what it cost, beside a list of nothing
-_OF_REQUEST = frozenset(
-    (
-        *("searchParameters", "search_parameters", "search_metadata", "resolvedSearchType"),
-        *("request_id", "requestId", "response_time", "responseTime", "searchTime", "took"),
-        *("credits", "costDollars", "usage"),
-    )
-)
 
 
 class Sifted(NamedTuple):
@@ -131,7 +125,9 @@ def note_kind(passage: Evidence, texts: Sequence[str] = ()) -> Kind | None:
 
 def _kind_of_response(response: str, texts: Sequence[str]) -> Kind | None:
     """The kind of a text as the tool wrote it; of JSON, where all its fields are notes."""
-    kinds = [_kind_of(text, texts) for text in _texts_in(response)]
+    if _EMPTY_TAGS.fullmatch(response):
+        return "empty"
+    kinds = [_kind_of(text, texts) for text in _texts_in(response) if text.strip()]
     if None in kinds:
         return None
     if not kinds:
@@ -200,6 +196,8 @@ def failure_of(fields: Mapping[str, Any]) -> str | None:
     if REPORTING.isdisjoint(fields):
         return None
     why = _first_filled(fields, _SAYS_WHY)
+    if isinstance(why, float):  # how far off a number is
+        why = None
     if why is None and not is_marked_failed(fields):
         return None
     if why in (None, True):  # that it failed, and no more
@@ -276,10 +274,11 @@ def _texts_in(text: str) -> list[str]:
     leaves = [("", text)]
     holds_nothing = _NOTHING.search(text) is not None
     if text.lstrip()[:1] in ("{", "["):
+        value = loose_json.printed(text)
         with suppress(ValueError, RecursionError):
-            value = json.loads(text)
-            if holds_nothing and isinstance(value, dict):
-                value = {name: entry for name, entry in value.items() if name not in _OF_REQUEST}
+            value = json.loads(text) if value is None else value
+            if isinstance(value, dict):
+                value = without_request(value)
             leaves = list(_leaves(value))
     texts = []
     for name, leaf in leaves:

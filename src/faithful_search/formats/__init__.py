@@ -4,7 +4,7 @@ found by its name.
 
 import pkgutil
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -16,8 +16,9 @@ import msgspec
 from .. import columns, loose_json
 from ..errors import DataError
 from ..trajectory import Step, Trajectory
-from .base import Chat, Format, mapping, mappings
+from .base import Chat, Format, Messages, mapping, mappings
 from .chat import TAGLIKE
+from .message_parts import speaker
 from .messages import is_chat
 
 __all__ = [
@@ -33,6 +34,11 @@ __all__ = [
     "refusal",
 ]
 _TAGS = re.compile(r"</[A-Za-z_]{2,30}>|<\|[a-z_]{2,40}\|>")
+# Columns that hold a reply, beside a request in messages
+_REPLIES = (
+    *("response", "output", "completion", "reply", "generation", "generated_text"),
+    *("prediction", "final_output", "final_answer"),
+)
 _STEP = frozenset(Step.__struct_fields__)
 _TRAJECTORY = frozenset(Trajectory.__struct_fields__)
 _ENDED = frozenset(("stop_reason", "dialect"))  # fields of each trajectory that is written
@@ -86,17 +92,20 @@ def content(row: Any, column: str | None = None, as_written: bool = False) -> Co
         return Content(_stored(row), "")
     chat = read(row)
     if chat is not None:
-        return Content(chat, chat.format or "messages")
+        place = chat.format or "messages"
+        return Content(_with_reply(chat, row, place, as_written), place)
     if not isinstance(row, Mapping):
         raise DataError(refusal(row))
     for name in columns.named(row, (*columns.MESSAGES, *columns.TEXTS)):
         value = _understood(row[name], as_written)
         if value is not None:
-            return Content(_with_prompt(value, name, row), name)
+            with_prompt = _with_prompt(value, name, row)
+            return Content(_with_reply(with_prompt, row, name, as_written), name)
     for columns_read in (_records(row, as_written), _tagged_texts(row)):
         contents = list(columns_read)
         if len(contents) == 1:
-            return contents[0]
+            [(value, place)] = contents
+            return Content(_with_reply(value, row, place, as_written), place)
     has = ", ".join(map(str, row)) or "nothing"
     otherwise = _nearest(row) or "It is no record of a known format either (docs/dialects.md)"
     raise DataError(f"no column with messages or text; it has: {has}. {otherwise}")
@@ -163,13 +172,59 @@ def of_text(text: str) -> Trajectory | Chat | str:
 def _with_prompt(
     value: Trajectory | Chat | str, name: str, row: Mapping[str, Any]
 ) -> Trajectory | Chat | str:
-    """Trainers log a chat in two columns: what was asked, and what was sampled."""
-    if not isinstance(value, Chat) or name in columns.MESSAGES or not isinstance(row[name], list):
-        return value
+    """Trainers log a chat in two columns: what was asked, and what was sampled, which may be words
+    alone behind the results of calls.
+    """
     prompt = columns.first(row, columns.PROMPTS, is_chat)
-    if prompt is None:
+    if prompt is None or name in columns.MESSAGES:
+        return value
+    if isinstance(value, str) and not TAGLIKE.search(value) and _has_called(prompt.value):
+        reply = {"role": "assistant", "content": value}
+        return Chat([*prompt.value, reply], agents=frozenset((name,)))
+    if not isinstance(value, Chat) or not value.messages:
+        return value
+    is_whole = value.messages[0] == prompt.value[0]
+    if not isinstance(row[name], list):  # of an object it may be all that there was
+        is_whole = bool(value.format) or speaker(value.messages[0]) in ("system", "user")
+    if is_whole:
         return value
     return replace(value, messages=[*prompt.value, *value.messages])
+
+
+def _has_called(messages: Sequence[Any]) -> bool:
+    """Whether an agent or a tool speaks in these messages."""
+    return any(speaker(message) not in ("system", "user") for message in messages)
+
+
+def _with_reply(
+    value: Trajectory | Chat | str, row: Any, place: str, as_written: bool
+) -> Trajectory | Chat | str:
+    """A chat that ends before its agent replies, with the reply that another column than its
+    `place` holds: many stores keep a request and its answer apart. Anything else stays as it is.
+    """
+    if not isinstance(value, Chat) or value.format or not value.messages:
+        return value
+    if speaker(value.messages[-1]) == "assistant":
+        return value
+    row = {name: value for name, value in mapping(row).items() if name != place}
+    messages_beside = [name for name in row if is_chat([row[name]])]
+    for name in (*_REPLIES, *(messages_beside if len(messages_beside) == 1 else ())):
+        reply = _reply_in(row.get(name), as_written)
+        if reply:
+            is_whole = speaker(reply[0]) in ("system", "user")
+            messages = reply if is_whole else [*value.messages, *reply]
+            return replace(value, messages=messages, agents=value.agents | {name})
+    return value
+
+
+def _reply_in(value: Any, as_written: bool) -> Messages:
+    """The messages of a column that may hold a reply: a text, a message or several."""
+    if is_chat([value]):
+        return [value]
+    understood = _understood(value, as_written)
+    if isinstance(understood, str):
+        return [{"role": "assistant", "content": understood}]
+    return list(understood.messages) if isinstance(understood, Chat) else []
 
 
 def _is_ours(row: Any) -> bool:

@@ -20,7 +20,7 @@ from .cited import sent_with
 _TEXT = frozenset(
     ("text", "input_text", "output_text", "summary_text", "reasoning_text", "refusal")
 )
-_THOUGHT = frozenset(("thinking", "reasoning", "text_reasoning", "think"))
+_THOUGHT = frozenset(("thinking", "reasoning", "text_reasoning", "think", "thought"))
 _CALL = frozenset(("tool_use", "toolCall", "tool-call", "functionCall"))
 _CALL_ENDS = ("_call", "_tool_use")
 _RESULT = frozenset(
@@ -31,8 +31,8 @@ _KINDS = _TEXT | _THOUGHT | _CALL | _RESULT
 _WEB_SEARCH = "web_search_call"  # of OpenAI's server
 _AI_SDK_TOOL = ("tool-", "dynamic-tool")  # parts of a page's messages: a call with its result
 _EMPTY = frozenset(("step-start", "step-finish"))  # the AI SDK's marks between steps
-# How LlamaIndex, Semantic Kernel and Microsoft's agents name a part's type
-_OTHER_TYPES = ("block_type", "content_type", "$type")
+# How LlamaIndex, Semantic Kernel, Microsoft's agents and A2A name a part's type
+_OTHER_TYPES = ("block_type", "content_type", "$type", "kind")
 
 # Parts of Gemini's API, and of Bedrock's Converse, have no type: a field says what they are.
 _GEMINI_CALLS = ("functionCall", "function_call", "executableCode", "executable_code")
@@ -223,6 +223,8 @@ def _outcome(fields: Mapping[str, Any]) -> tuple[Any, Any]:
     kind = _type_of(value)
     if kind == "execution-denied":  # the AI SDK's, as the next one
         return None, value.get("reason") or kind
+    if isinstance(value, Mapping) and isinstance(value.get("blocks"), list):  # LlamaIndex's
+        return value["blocks"], failure or value.get("is_error")
     if isinstance(value, Mapping) and value.keys() == {"type", "value"}:
         return value["value"], failure or kind.startswith("error")
     return value, failure
@@ -504,9 +506,11 @@ def _bedrock(fields: Mapping[str, Any]) -> Iterator[Part]:
     tool_use = fields.get("toolUse")
     tool_result = fields.get("toolResult")
     reasoning = fields.get("reasoningContent")
-    cited = mappings(mapping(fields, "citationsContent"), "content")
-    if cited:
-        yield Part("text", _text_of(cited))
+    cited = mapping(fields, "citationsContent")
+    words = mappings(cited, "content")
+    if words:
+        citing = _text_of(words)
+        yield Part("text", citing, citations=sent_with(citing, cited))
     elif isinstance(tool_use, Mapping):
         yield _call_part(tool_use)
     elif isinstance(tool_result, Mapping):

@@ -5,6 +5,7 @@
 | OpenAI, xAI, Azure, OpenRouter | `annotations` of a text, or of a message: `url_citation`, `file_citation` |
 | Anthropic | `citations` of a text, with `cited_text` |
 | Cohere | `citations` of a message, with `start`, `end` and `sources` |
+| Bedrock | `citations` of a `citationsContent`, with `location` and `sourceContent` |
 | Gemini | `groundingMetadata` of a candidate, which frameworks keep in other places (`searches`) |
 
 Addresses alone, as Perplexity's `citations`, are results of a search (`searches`).
@@ -163,15 +164,35 @@ def divided(citations: Iterable[Citation], lengths: Sequence[int]) -> list[list[
 def _citations(text: str, entry: Mapping[str, Any]) -> Iterator[Citation]:
     """The citations in one entry, one for each of its sources."""
     # OpenAI's chats have the fields one level down, under the name of the type.
-    fields = {**entry, **mapping(entry, str(entry.get("type")))}
+    fields = {**entry, **mapping(entry, str(entry.get("type"))), **_of_bedrock(entry)}
     quote = fields.get("cited_text")
     if not isinstance(quote, str):
         quote = ""
     span = _span(text, fields)
     for source in mappings(fields, "sources") or [fields]:
-        target = first(source, _TARGETS)
+        target = _result_of_tool(source) or first(source, _TARGETS)
         if isinstance(target, str | int) and str(target).strip():
             yield Citation(span, str(target), how="api", quote=quote)
+
+
+def _of_bedrock(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What a citation of Bedrock's says, in the fields of the other APIs; empty for any other."""
+    words = [str(piece.get("text") or "") for piece in mappings(entry, "sourceContent")]
+    if not words and "location" not in entry:
+        return {}
+    page = mapping(entry, "location", "web")
+    url = {"url": page["url"]} if page.get("url") else {}
+    return {"cited_text": "\n".join(words), **url}
+
+
+def _result_of_tool(source: Mapping[str, Any]) -> Any:
+    """What names a source of Cohere's that a tool returned: its id counts the results of a call,
+    and stands in none of them. `None` for any other source, and where nothing names it.
+    """
+    output = mapping(source, "tool_output")
+    identity = source.get("id")
+    is_counted = isinstance(identity, str) and identity.rpartition(":")[2].isdecimal()
+    return first(output, _TARGETS) if is_counted else None
 
 
 def _span(text: str, fields: Mapping[str, Any]) -> Span:

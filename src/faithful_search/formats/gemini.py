@@ -13,6 +13,7 @@ from .messages import is_chat
 from .searches import passage
 
 _SPOKEN = ("model_output", "user_input")  # types of steps that are messages
+_PARTS = ("text", "image", "audio", "video", "document")  # types of an answer's parts
 # What stands beside a message of what it rests on, by the usual name and the other one
 _METADATA = (
     ("groundingMetadata", "grounding_metadata"),
@@ -41,9 +42,12 @@ def read(value: Any) -> Chat | None:
         if candidates:
             messages.append(_answer(candidates[0]))
         return Chat(messages, left_out={"further candidates": len(candidates[1:])})
-    steps = mappings(value, "steps", pure=True)
+    steps = mappings(value, "steps", pure=True) or _steps_of_outputs(mapping(value))
     if steps and all(_is_step(step) for step in steps):
-        return Chat(_interaction(steps), id=str(mapping(value).get("id") or ""))
+        is_asked = any(step["type"] == "user_input" for step in steps)
+        question = [] if is_asked else _question(mapping(value).get("input"))
+        messages = [*question, *_interaction(steps)]
+        return Chat(messages, id=str(mapping(value).get("id") or ""))
     spoken = _session(mappings(value, "events", pure=True))
     if spoken:
         return Chat(spoken, id=str(mapping(value).get("id") or ""))
@@ -77,6 +81,33 @@ def _with_grounding(content: Mapping[str, Any], beside: Mapping[str, Any]) -> Ma
     return {**content, **metadata} if metadata else content
 
 
+def _steps_of_outputs(interaction: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The steps of an interaction whose `outputs` hold the answer's parts beside them; none for
+    anything else.
+    """
+    outputs = mappings(interaction, "outputs", pure=True)
+    spoken = [output for output in outputs if output.get("type") in _PARTS]
+    steps = [output for output in outputs if output.get("type") not in _PARTS]
+    is_interaction = interaction.get("object") == "interaction" or any(map(_is_googles, steps))
+    if not is_interaction:
+        return []
+    return [*steps, {"type": "model_output", "content": spoken}] if spoken else steps
+
+
+def _is_googles(step: Mapping[str, Any]) -> bool:
+    """Whether only Google's API has such steps."""
+    kind = step.get("type")
+    return kind == "thought" or (isinstance(kind, str) and kind.endswith("_result"))
+
+
+def _question(request: Any) -> Messages:
+    """What an interaction was asked: a text, parts, or turns with roles."""
+    turns = mappings(request, pure=True)
+    if turns and is_chat(turns):
+        return turns
+    return [{"role": "user", "content": request}] if request else []
+
+
 def _is_step(step: Mapping[str, Any]) -> bool:
     kind = step.get("type")
     if not isinstance(kind, str):
@@ -106,14 +137,19 @@ def _interaction(steps: list[Mapping[str, Any]]) -> Messages:
     return messages
 
 
+def _is_googles_search(step: Mapping[str, Any]) -> bool:
+    """Whether Google's own search returned this, of which only pages are told to the model."""
+    return step["type"] == "google_search_result"
+
+
 def _returned(step: Mapping[str, Any]) -> Mapping[str, Any]:
     """A result without what is only for display."""
     content: Any = step.get("result")
-    if isinstance(content, list):
-        pages = []
-        for page in mappings(content):
-            if page.get("url") or page.get("uri"):
-                pages.append(passage(page, page.get("snippet") or page.get("text")))
+    pages = []
+    for page in mappings(content):
+        if page.get("url") or page.get("uri"):
+            pages.append(passage(page, page.get("snippet") or page.get("text")))
+    if pages or _is_googles_search(step):
         content = pages
     return {"role": "tool", "tool_call_id": step.get("call_id"), "content": content or ""}
 

@@ -2,7 +2,7 @@
 state or alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .base import Chat, Format, Messages, mapping, mappings, text
@@ -15,9 +15,13 @@ _PLACES = ("messages", "values", "output", "outputs", "state", "channel_values")
 
 def group(value: Any) -> str | None:
     """An update of a graph, of which a stream has one a line: the node that ran, and the messages
-    that it added. Nodes of other names may be columns of rows.
+    that it added. Nodes of other names may be columns of rows. Of a snapshot of a thread's state
+    the thread.
     """
     fields = mapping(value)
+    if _is_snapshot(fields):
+        thread = mapping(fields, "config", "configurable").get("thread_id")
+        return None if thread is None else str(thread)
     if len(fields) != 1 or not fields.keys() <= _NODES:
         return None
     messages = _updates(fields)
@@ -34,8 +38,12 @@ def read(value: Any) -> Chat | None:
     steps.
     """
     lines = mappings(value, "lines", pure=True)
-    if lines and group(lines[0]) is not None:
+    if lines and _is_snapshot(lines[0]):
+        value = lines
+    elif lines and group(lines[0]) is not None:
         value = [message for line in lines for message in _updates(line)]
+    state = _last_state(mappings(value, pure=True))
+    value = state or value
     steps = mapping(value).get("intermediate_steps")
     if isinstance(steps, list | tuple):
         return _executed(mapping(value), steps)
@@ -47,9 +55,24 @@ def read(value: Any) -> Chat | None:
     # A message of LangChain's names its type instead of a role.
     has_types = any("role" not in dump and "type" in dump for dump in dumps)
     is_dumped = any(plain is not dump for plain, dump in zip(messages, dumps, strict=True))
-    if (has_types or is_dumped) and is_chat(messages):
+    if (has_types or is_dumped or state) and is_chat(messages):
         return Chat(messages)
     return None
+
+
+def _is_snapshot(fields: Mapping[str, Any]) -> bool:
+    """Whether this is the state of a thread at one time, as `get_state_history` gives it."""
+    return "next" in fields and "messages" in mapping(fields, "values")
+
+
+def _last_state(snapshots: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Of the snapshots of a thread's states the one with most messages: each has all of the one
+    before it, and the newest may stand first. Empty for a list of anything else.
+    """
+    states = [mapping(snapshot, "values") for snapshot in snapshots]
+    if not states or not all(map(_is_snapshot, snapshots)):
+        return {}
+    return max(states, key=lambda state: len(mappings(state, "messages")))
 
 
 def _in_place(state: Mapping[str, Any]) -> Any:

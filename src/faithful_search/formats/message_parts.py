@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from .. import loose_json
@@ -285,12 +286,22 @@ def _results_of(entries: Sequence[Mapping[str, Any]]) -> list[Part]:
 
 
 def _call_parts(calls: Any) -> list[Part]:
-    """The calls in a list of calls, or the one call."""
+    """The calls in a list of calls, or the one call; each, or all of them, may be JSON."""
+    calls = _decoded(calls)
     parts = []
     for call in calls if isinstance(calls, list | tuple) else [calls]:
+        call = _decoded(call)
         fields = blocks.call(call)
         parts.append(Part("call", fields, fields["id"]))
     return parts
+
+
+def _decoded(calls: Any) -> Any:
+    """The value of JSON where this is the JSON of an object or a list, else itself."""
+    if isinstance(calls, str) and calls.lstrip().startswith(("{", "[")):
+        with suppress(DataError):
+            return loose_json.decode(calls)
+    return calls
 
 
 def _calls_in(content: str) -> list[Part]:

@@ -30,7 +30,18 @@ def read(value: Any) -> Chat | None:
         if entry.get("type") == "message.output":
             pages = _pages(entry)
     messages = list(chain.from_iterable(reversed(read_backwards)))
-    return Chat(messages, id=text(mapping(value).get("conversation_id")) or "")
+    question = _question(mapping(value).get("inputs"))
+    return Chat([*question, *messages], id=text(mapping(value).get("conversation_id")) or "")
+
+
+def _question(inputs: Any) -> Messages:
+    """What a request beside its answer asks: a text, messages, or entries of a conversation."""
+    messages: Messages = []
+    if text(inputs):
+        return [{"role": "user", "content": inputs}]
+    for entry in mappings(inputs):
+        messages += [entry] if "role" in entry and "type" not in entry else _messages(entry, {})
+    return messages
 
 
 def _messages(entry: Mapping[str, Any], pages: Pages) -> Iterator[Mapping[str, Any]]:

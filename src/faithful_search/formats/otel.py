@@ -3,7 +3,7 @@
 OpenLLMetry's `gen_ai.prompt.0.role`, as AgentOps and Agent-Lightning keep them).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -14,6 +14,7 @@ from .base import Chat, Format, first, mapping, mappings
 from .model_calls import Recorded, calls_apart, conversation
 
 _INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
+_ALL = "pydantic_ai.all_messages"
 _DOCUMENTS = "gen_ai.retrieval.documents"
 _STARTS = ("start_time", "startTimeUnixNano", "start_time_unix_nano", "startTime")
 _ENDS = ("end_time", "endTimeUnixNano", "end_time_unix_nano", "endTime")
@@ -48,13 +49,24 @@ def read(value: Any) -> Chat | None:
             ran = Recorded(sent, returned, _time(span, _STARTS), name, id=call_id)
             tools[_identity(span)] = ran
     if not models:
-        return None
+        return _of_agent(spans)
     messages = conversation(models, list(tools.values()))
     left_out = {
         "further traces with their spans": len(set(traces)) - 1,
         "calls of a model in another conversation": calls_apart(models, messages),
     }
     return Chat(messages, id=traces[0], left_out=left_out)
+
+
+def _of_agent(spans: Sequence[Mapping[str, Any]]) -> Chat | None:
+    """The conversation that Pydantic AI keeps in the span of an agent's run, for spans of which
+    none is of a model's call.
+    """
+    for span in spans:
+        messages = _messages(_attributes(span), _ALL)
+        if messages:
+            return Chat(messages, id=_trace(span))
+    return None
 
 
 def _attributes(span: Mapping[str, Any]) -> Mapping[str, Any]:

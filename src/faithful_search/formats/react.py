@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from .. import loose_json
 from ..errors import DataError
-from .base import Chat, Format, Messages, mapping, mappings
+from .base import Chat, Format, Messages, first, mapping, mappings
+from .call_arguments import calls_in_python, json_end
 from .call_texts import answer_message
 from .chat import Problem
 
@@ -56,6 +57,16 @@ _QUOTED = re.compile(r"([\"'])((?:(?!\1).|(?<=\w)\1(?=\w))*+)\1", re.DOTALL)
 # text's end, so that nothing is looked at twice, and counts for none (`_instruction`).
 _INSTRUCTION = re.compile(r"###[ ]Instruction:(.*?)(###[ ](?:Input|Response):|\Z)", re.DOTALL)
 _ANSWER_ACTIONS = ("finish", "final answer", "final_answer")
+# Fields of an action in JSON, LangChain's first: the tool's name, and what it is given
+_NAMES_IN_JSON = ("action", "name", "tool", "tool_name", "function_name")
+_INPUTS_IN_JSON = (
+    *("action_input", "arguments", "tool_input", "parameters", "args", "input"),
+    *("action_args", "action_arguments", "tool_args"),
+)
+_BESIDE_IN_JSON = frozenset((*_NAMES_IN_JSON, *_INPUTS_IN_JSON, "id", "type", "thought"))
+_TOOL = re.compile(r"[A-Za-z_][\w.-]{0,60}")
+_MARKED = re.compile(r"\A(`|\*\*)([^`*\n]++)\1\Z")  # as code or in bold, all of it
+_LANGUAGE = re.compile(r"\A\w{1,20}(?=\s)")  # of a block of code
 _SPEAKERS = ("system", "user", "assistant")
 _OBSERVED = re.compile(
     rf"\A{_BOLD}(?:{'|'.join(_OBSERVATIONS)})\b(?: ?[0-9]{{1,4}})?(?:{_COLON})?[ \t]*"
@@ -257,13 +268,15 @@ def action_of(action: str, arguments: str | None = None) -> dict[str, Any]:
     """The message of an agent that acts, or hands in its answer (`finish[…]`).
 
     Args:
-        action: a tool's name; where the arguments do not stand apart, `name[words]`, or JSON with
-            `action` and `action_input`.
+        action: a tool's name; where the arguments do not stand apart, `name[words]`, the same as in
+            Python, or JSON, perhaps in a block of code and behind words or the tool's name.
         arguments: the arguments, where they stand apart.
     """
-    fields = _json_in(action) if arguments is None else {}
-    if isinstance(fields.get("action"), str):
-        return _action_in_json(fields["action"], fields.get("action_input"))
+    if arguments is None:
+        action = _MARKED.sub(r"\2", _without_fence(action))
+        message = _of_python(action) or _of_json(action)
+        if message is not None:
+            return message
     name, words = action, _without_fence(arguments or "")
     if arguments is None:
         name, words = in_brackets(action) or (action, "")
@@ -282,14 +295,55 @@ def _calling(name: str, arguments: Any) -> dict[str, Any]:
     return {"role": "assistant", "tool_calls": [{"name": name, "arguments": arguments}]}
 
 
-def _json_in(text: str) -> Mapping[str, Any]:
-    """The JSON object in this text, with a code fence or without; an empty one for other texts."""
-    text = _without_fence(text)
-    if not text.startswith("{"):
-        return {}
+def _of_json(action: str) -> dict[str, Any] | None:
+    """The message of an agent that acts in JSON or in a block of code, whatever it says around
+    that; `None` for any other action. JSON that is no call makes none, so that the dialect reports
+    it.
+    """
+    before, code, behind = _around_json(action)
+    value: Any = loose_json.printed(action)
     with suppress(DataError):
-        return mapping(loose_json.decode(text))
-    return {}
+        value = value or loose_json.decode(code)
+    if code and behind.startswith(("{", "[")):  # a further call
+        return _calling("", action)
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    fields = mapping(value, "function") or mapping(value)
+    name = first(fields, _NAMES_IN_JSON)
+    if isinstance(name, str) and name.strip():
+        message = _named(name.strip(), fields)
+        words = "\n".join(filter(None, (before, behind))) if code else ""
+        return {**message, "content": words} if words else message
+    tool = before.rstrip(": ")
+    if code and not behind and _TOOL.fullmatch(tool):
+        return action_of(tool, code)
+    is_json = value is not None or action.startswith(("{", "["))
+    return _calling("", action) if is_json else None
+
+
+def _around_json(action: str) -> tuple[str, str, str]:
+    """What stands before the JSON or the block of code in an action, that itself, and what stands
+    behind it. All is before where there is none.
+    """
+    before, _, fenced = action.partition("```")
+    block, fence, behind = fenced.partition("```")
+    if fence and not before.startswith(("{", "[")):  # else it stands in a text of the JSON
+        return before.strip(), _LANGUAGE.sub("", block).strip(), behind.strip()
+    start = action.find("{")
+    if start < 0 or in_brackets(action):
+        return action, "", ""
+    before = action[:start].rstrip()
+    start = len(before) - 1 if before.endswith("[") else start
+    end = json_end(action, start)
+    return action[:start].strip(), action[start:end].strip(), action[end:].strip()
+
+
+def _of_python(action: str) -> dict[str, Any] | None:
+    """The message of an agent that acts as Python writes it, with keywords; `None` for any other
+    action.
+    """
+    calls = calls_in_python(action if action.startswith("[") else f"[{action}]")
+    return _calling(calls[0]["name"], calls[0]["arguments"]) if len(calls) == 1 else None
 
 
 def _without_fence(text: str) -> str:
@@ -298,11 +352,17 @@ def _without_fence(text: str) -> str:
     return code[1].strip() if code else text
 
 
-def _action_in_json(name: str, action_input: Any) -> dict[str, Any]:
-    """The message of an agent that acts in JSON, as LangChain's structured chat asks it to."""
+def _named(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The message of an agent whose action names the tool in a field of JSON. Its arguments stand
+    in another field, or beside the name.
+    """
+    action_input = first(fields, _INPUTS_IN_JSON)
     if isinstance(action_input, str):
         return action_of(name, action_input)
-    return _calling(name, {} if action_input is None else action_input)
+    if action_input is None:
+        beside = fields.keys() - _BESIDE_IN_JSON
+        action_input = {key: value for key, value in fields.items() if key in beside}
+    return _calling(name, action_input)
 
 
 def _without_quotes(words: str) -> str:

@@ -9,9 +9,13 @@ from .. import columns
 from .base import Chat, Format, Messages, mapping, mappings, text
 from .blocks import as_json
 from .call_texts import answer_message, hands_in
+from .messages import is_chat
 from .react import action_of, in_brackets
 
-_LISTS = ("trajectory", "steps", "history", "scratchpad", "react_steps", "intermediate_steps")
+_LISTS = (
+    *("trajectory", "steps", "history", "scratchpad", "react_steps", "intermediate_steps"),
+    "tool_calls",  # LlamaIndex's
+)
 _THOUGHTS = ("thought", "thoughts", "reasoning", "think")
 _OBSERVATIONS = ("observation", "obs", "observations", "result", "tool_output")
 _ACTIONS = ("action", "tool", "tool_name")
@@ -19,7 +23,7 @@ _TOOLS = ("tool_name", "tool")
 # What stands for a tool's name in a step without one
 _NO_TOOL = ("none", "null", "nil", "n/a", "na", "-")
 _INPUTS = (
-    *("action_input", "action_args", "action_arguments", "tool_input", "tool_args"),
+    *("action_input", "action_args", "action_arguments", "tool_input", "tool_args", "tool_kwargs"),
     *("arguments", "args"),
 )
 # What a tool is asked, and what an action hands in, where it has neither brackets nor an input
@@ -42,8 +46,11 @@ def read(value: Any) -> Chat | None:
         messages += _messages(step, str(number))
     ended = any(_is_answer(message) for message in messages)
     column = None if ended else _answer_column(fields)
+    response = fields.get("response")
     if column is not None:
         messages.append(answer_message(fields[column]))
+    elif is_chat([response]) and not ended:
+        messages.append(mapping(response))
     question = text(fields.get("question")) or text(fields.get("task"))
     prompt: Messages = [{"role": "user", "content": question}] if question else []
     agents = frozenset([column] if column else [])  # so that it is not taken for a gold answer

@@ -21,7 +21,7 @@ def read(value: Any) -> Chat | None:
         response = mapping(response, "body") or response  # in a line of a batch
         is_response = response.get("object") == "response"
         name = text(value.get("custom_id")) or text(response.get("id")) or ""
-        output = response.get("output")
+        output = response.get("output", _raw_items(value))
         if not isinstance(output, list | tuple):
             return None
         value = [*_request(value, response), *output]
@@ -31,6 +31,12 @@ def read(value: Any) -> Chat | None:
     if not all("role" in entry or text(entry.get("type")) for entry in entries):
         return None
     return Chat(as_messages(entries), id=name)
+
+
+def _raw_items(value: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
+    """The items that a run of OpenAI's Agents SDK added (`new_items`); `None`: it is none."""
+    items = [mapping(entry, "raw_item") for entry in mappings(value, "new_items")]
+    return items if items and all(items) else None
 
 
 def _request(value: Mapping[str, Any], response: Mapping[str, Any]) -> Messages:

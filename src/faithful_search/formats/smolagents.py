@@ -23,9 +23,14 @@ def read(value: Any) -> Chat | None:
     for step, is_marked in zip(steps, marked, strict=True):
         if not is_marked and "output" not in step:
             return None
+    if any("action" in step for step in steps):  # a plan beside it is a thought
+        return None
     if any("task" in step and "output" in step for step in steps):  # rows, each with its answer
         return None
     messages = [message for step in steps for message in _messages(step)]
+    task = text(mapping(value).get("task"))
+    if task and not any("task" in step for step in steps):
+        messages = [{"role": "user", "content": task}, *messages]
     output = text(mapping(value).get("output"))
     if output and not any(_ends(step) or "output" in step for step in steps):
         messages.append(_answer(output))

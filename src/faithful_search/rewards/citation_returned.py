@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ..citations import Reading, Referent, read_answer
-from ..trajectory import NO_TRACE, Trajectory
+from ..trajectory import NO_TRACE, Step, Trajectory
 from .base import Result, Reward, Score
 
 PLACES = "numbers count passages in the order in which they were returned"
@@ -34,10 +34,13 @@ class CitationReturned(Reward):
 
     There is no value for an answer that cites nothing, for a report without a trace, and where it
     is not known what was returned: the trajectory holds no result of any call (an API ran the tools
-    itself), or an API sent citations without its searches.
+    itself), or an API sent citations without its searches. Where only some calls have no result, a
+    source that an API sent and that stands in no other result is not counted. A policy cannot write
+    such a citation.
 
-    `parts["sources"]` has the name of each source, whether it was `returned`, and by what it was
-    found (`by`, see `citations.sources.Referent`).
+    `parts["sources"]` has the name of each other source, whether it was `returned`, and by what it
+    was found (`by`, see `citations.sources.Referent`). `parts["unknown"]` is the number of sources
+    that were not counted.
 
     Example:
         >>> from faithful_search.trajectory import Evidence, Step
@@ -71,6 +74,10 @@ class CitationReturned(Reward):
             return Score(None, REPORT)
         if results_unknown(trajectory):
             return Score(None, RESULTS_UNKNOWN)
+        unknown = unknown_sources(trajectory, reading)
+        sources = [source for source in sources if source.key not in unknown]
+        if not sources:
+            return Score(None, RESULTS_UNKNOWN, {"unknown": len(unknown)})
         absent = [source.name for source in sources if not source.passages]
         reasons = []
         if absent:
@@ -82,7 +89,10 @@ class CitationReturned(Reward):
             for source in sources
         ]
         value = 1 - len(absent) / len(sources)
-        return Score(value, "; ".join(reasons), {"sources": records})
+        parts: dict[str, Any] = {"sources": records}
+        if unknown:
+            parts["unknown"] = len(unknown)
+        return Score(value, "; ".join(reasons), parts)
 
 
 def different(reading: Reading) -> list[Referent]:
@@ -101,6 +111,24 @@ def results_unknown(trajectory: Trajectory) -> bool:
         return False
     called = any(step.call is not None for step in trajectory.steps)
     return called or any(step.citations for step in trajectory.steps)
+
+
+def unknown_sources(trajectory: Trajectory, reading: Reading) -> frozenset[str]:
+    """The sources, by their `key`, that an API says the answer cites and no result here holds,
+    where a call has no result at all: what that returned, as an API's own search, is not known.
+    """
+    if not any(map(_has_no_result, trajectory.steps)):
+        return frozenset()
+    absent = []
+    for citation, source in zip(reading.citations, reading.sources, strict=True):
+        if citation.how == "api" and not source.passages:
+            absent.append(source.key)
+    return frozenset(absent)
+
+
+def _has_no_result(step: Step) -> bool:
+    """Whether a step calls a tool of which neither evidence nor a note is there."""
+    return step.call is not None and not step.evidence and not step.note.strip()
 
 
 def is_report(trajectory: Trajectory) -> bool:

@@ -1,6 +1,6 @@
 """Do the sources that a sentence of the answer cites support it?"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,6 +17,7 @@ from .citation_returned import (
     RESULTS_UNKNOWN,
     is_unread_report,
     results_unknown,
+    unknown_sources,
     why_nothing_is_cited,
 )
 
@@ -35,8 +36,8 @@ class CitationSupport(JudgedReward):
     Ours. The premise is the texts of all passages that a sentence cites (for what a citation refers
     to see `CitationReturned`), the hypothesis the sentence without marks. A sentence that cites
     only what was never returned is not supported. One whose sources were returned without their
-    text, as by APIs that keep it to themselves, cannot be judged and is not counted:
-    `parts["unread"]` says how many. Without a sentence that cites there is no value.
+    text, or by a search of an API's own whose results are not there, cannot be judged and is not
+    counted: `parts["unread"]` says how many. Without a sentence that cites there is no value.
 
     Args:
         judge: is asked about the pairs; by default words are compared.
@@ -71,20 +72,22 @@ class CitationSupport(JudgedReward):
         pairs: list[StepPair] = []
         if results_unknown(trajectory) or is_unread_report(trajectory):
             return pairs
-        for sentence in read_answer(trajectory).sentences:
+        reading = read_answer(trajectory)
+        unknown = unknown_sources(trajectory, reading)
+        for sentence in reading.sentences:
             premise = _premise(sentence, trajectory)
             pair = Pair(premise, sentence.text, trajectory.question or "", context=context)
             if premise:
                 pairs.append(StepPair(step, pair))
             elif _has_text(sentence):
                 pairs.append(StepPair(step, pair, SAYS_NOTHING))
-            elif sentence.sources and not _was_returned(sentence):
+            elif sentence.sources and not _was_returned(sentence, unknown):
                 pairs.append(StepPair(step, pair, MADE_UP))
         return pairs
 
     def empty(self, trajectory: Trajectory) -> Score:
         reading = read_answer(trajectory)
-        unread = _unread(reading.sentences)
+        unread = _unread(trajectory)
         if not reading.citations:
             why = why_nothing_is_cited(trajectory)
         elif is_unread_report(trajectory):
@@ -102,7 +105,7 @@ class CitationSupport(JudgedReward):
     ) -> Score:
         score = super().judged(trajectory, pairs, verdicts)
         texts = [item.pair.hypothesis for item in pairs]
-        unread = _unread(read_answer(trajectory).sentences)
+        unread = _unread(trajectory)
         parts = {**score.parts, "texts": texts, "unread": unread}
         if score.value is None:
             return Score(None, score.why, parts)
@@ -133,10 +136,16 @@ def _has_text(sentence: Sentence) -> bool:
     return any(passage.text.strip() for source in sentence.sources for passage in source.passages)
 
 
-def _was_returned(sentence: Sentence) -> bool:
-    return any(source.passages for source in sentence.sources)
+def _was_returned(sentence: Sentence, unknown: Set[str]) -> bool:
+    """Whether anything that a sentence cites was returned, or may have been: it is `unknown`."""
+    return any(source.passages or source.key in unknown for source in sentence.sources)
 
 
-def _unread(sentences: Sequence[Sentence]) -> int:
-    """How many sentences cite what was returned without its text."""
-    return sum(_was_returned(sentence) and not _has_text(sentence) for sentence in sentences)
+def _unread(trajectory: Trajectory) -> int:
+    """How many sentences cite what was, or may have been, returned without its text."""
+    reading = read_answer(trajectory)
+    unknown = unknown_sources(trajectory, reading)
+    return sum(
+        _was_returned(sentence, unknown) and not _has_text(sentence)
+        for sentence in reading.sentences
+    )

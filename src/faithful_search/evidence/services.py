@@ -1,0 +1,143 @@
+"""Responses of search services, in JSON, that hold no result.
+
+Beside its lists of results a service says what it was asked, what that cost, and what else might be
+asked. Where the lists are empty, that is all it says.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+_DEEPEST = 20
+# Names are compared in lower case, their words joined by "_"
+_WORD_BEGINS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
+# A response that calls itself one of a search: Brave's, Bing's, Google's
+_OF_SEARCH = re.compile(r"(?:\w{1,40}#)?search(?:_?(?:response|results))?", re.IGNORECASE)
+_KINDS = ("type", "_type", "kind")
+_RESULTS = frozenset(
+    (
+        *("results", "result", "search_results", "search_result", "organic", "organic_results"),
+        *("web", "news", "web_pages", "value", "hits", "items", "data", "documents", "docs"),
+        *("passages", "sources", "chunks", "matches", "entries", "records", "papers", "articles"),
+        *("search", "idlist", "related_topics"),
+    )
+)
+_TOTAL = re.compile(
+    r"(?:formatted_|odata_)?(?:total|count|num|number|hit|found|result)"
+    r"(?:_?(?:of|results?|hits?|size|count|found|items|estimated|matches)){0,3}"
+)
+# What was asked, how it went, and what else may be asked, with all that stands in them
+_OF_REQUEST = re.compile(
+    r"(?:search_?)?(?:parameters|params|metadata|information|info|intent|shards)|queries"
+    r"|(?:query|request|ranking|pagination)_\w{1,40}|\w{1,40}_pagination|meta|usage|cost_dollars"
+    r"|suggestions|corrections|spelling|related_searches|unresponsive_engines"
+    r"|query_?translation|translation_?set|error_?list|warning_?list"
+)
+# Fields that hold a number, a code, an address or a time of the request
+_ABOUT_REQUEST = re.compile(
+    r"(?:\w{1,40}_)?(?:id|uuid|token|time|latency|took|ms|cost|credits|balance|dollars|characters"
+    r"|page|offset|limit|start|index|version|type|kind|engine|encoding|relation|namespace|cursor"
+    r"|url|uri|context|template|created|node|retmax|retstart)(?:_(?:used|displayed|at|type))?"
+)
+_OF_ENGINE = frozenset(("title", "facets"))  # fields of Google's `context`
+
+
+class _Field(NamedTuple):
+    """A field anywhere in a response, by the words of its name."""
+
+    name: str
+    value: Any
+
+
+def without_request(response: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The response of a service that found nothing, without what it says of the request. Any other
+    object stays as it is.
+
+    Example:
+        >>> without_request({"latency": 0.3, "hits": [], "answer": "Oslo"})
+        {'hits': [], 'answer': 'Oslo'}
+        >>> without_request({"latency": 0.3, "answer": "Oslo"})
+        {'latency': 0.3, 'answer': 'Oslo'}
+    """
+    return _kept(response) if _found_nothing(response) else response
+
+
+def _found_nothing(response: Mapping[str, Any]) -> bool:
+    """Whether the response is of a search, and no list of results in it holds any."""
+    kinds = [response.get(name) for name in _KINDS]
+    is_empty = any(isinstance(kind, str) and _OF_SEARCH.fullmatch(kind) for kind in kinds)
+    for name, value in _fields(response):
+        if name in _RESULTS and isinstance(value, list):
+            if any(_holds_something(entry) for entry in value):
+                return False
+            is_empty = True
+        elif _TOTAL.fullmatch(name) and str(value).isdecimal():
+            if not _is_zero(value):
+                return False
+            is_empty = True
+    return is_empty
+
+
+def _fields(value: Any, depth: int = 0) -> Iterator[_Field]:
+    """All fields in a response but those of the request."""
+    if depth > _DEEPEST:
+        return
+    if isinstance(value, list):
+        for entry in value:
+            yield from _fields(entry, depth + 1)
+    elif isinstance(value, Mapping):
+        for key, entry in value.items():
+            name = _words_of(key)
+            if not _OF_REQUEST.fullmatch(name):
+                yield _Field(name, entry)
+                yield from _fields(entry, depth + 1)
+
+
+def _kept(value: Any, inside: str = "", depth: int = 0) -> Any:
+    """The value without what it says of the request; `inside` is the name of its field."""
+    if depth > _DEEPEST:
+        return value
+    if isinstance(value, list):
+        return [_kept(entry, inside, depth + 1) for entry in value]
+    if not isinstance(value, Mapping):
+        return value
+    fields = {}
+    for key, entry in value.items():
+        name = _words_of(key)
+        is_nested = isinstance(entry, list | Mapping)
+        if _OF_REQUEST.fullmatch(name) or _is_of_engine(name, entry):
+            continue
+        if is_nested or not (inside == "query" or _is_about_request(name, entry)):
+            fields[key] = _kept(entry, name, depth + 1)
+    return fields
+
+
+def _is_about_request(name: str, entry: Any) -> bool:
+    """Whether this is a number, a code, an address or a time in a field that is named so, that
+    there is nothing, or a switch.
+    """
+    if isinstance(entry, bool) or (_TOTAL.fullmatch(name) and _is_zero(entry)):
+        return True
+    return _ABOUT_REQUEST.fullmatch(name) is not None and len(str(entry).split()) < 2
+
+
+def _is_of_engine(name: str, entry: Any) -> bool:
+    """Whether this is what Google says of the engine that its user made."""
+    return name == "context" and isinstance(entry, Mapping) and entry.keys() <= _OF_ENGINE
+
+
+def _is_zero(value: Any) -> bool:
+    return str(value) == "0"
+
+
+def _holds_something(value: Any, depth: int = 0) -> bool:
+    """Whether a text or a number stands anywhere in a value."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list) and depth <= _DEEPEST:
+        return any(_holds_something(entry, depth + 1) for entry in value)
+    return value not in (None, "")
+
+
+def _words_of(key: str) -> str:
+    return _WORD_BEGINS.sub("_", key).strip("_").lower()

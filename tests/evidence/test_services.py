@@ -1,0 +1,129 @@
+"""What a search service says where it found nothing is a note."""
+
+import json
+
+import pytest
+
+from faithful_search.evidence import note_kind
+from faithful_search.evidence.copies import texts_of
+from faithful_search.trajectory import Evidence, ToolCall
+
+QUERY = "Ada Mirov born"
+BRAVE = {"type": "search", "query": {"original": QUERY, "country": "us", "bad_results": False}}
+GOOGLE = {
+    "kind": "customsearch#search",
+    "url": {"type": "application/json", "template": "https://ex.org/v1?q={searchTerms}"},
+    "queries": {"request": [{"title": f"Google Custom Search - {QUERY}", "searchTerms": QUERY}]},
+    "context": {"title": "Our own engine"},
+    "searchInformation": {"searchTime": 0.2, "totalResults": "0", "formattedTotalResults": "0"},
+}
+BING = {"_type": "SearchResponse", "queryContext": {"originalQuery": QUERY}, "rankingResponse": {}}
+SEARXNG = {
+    "query": QUERY,
+    "number_of_results": 0,
+    "results": [],
+    "suggestions": ["Ada Mirov Veldt"],
+    "infoboxes": [],
+    "unresponsive_engines": [["google", "timeout"]],
+}
+FOUND_NOTHING = {
+    "Brave": {**BRAVE, "mixed": {"type": "mixed", "main": []}, "web": {"results": []}},
+    "Brave without pages": BRAVE,
+    "Google": GOOGLE,
+    "Google, another spelling": {**GOOGLE, "spelling": {"correctedQuery": "Eda Mirov born"}},
+    "SearXNG": SEARXNG,
+    "Bing": BING,
+    "Bing with a list": {**BING, "webPages": {"webSearchUrl": "https://ex.org", "value": []}},
+    "Bocha": {"code": 200, "log_id": "a1", "data": {**BING, "webPages": {"value": []}}},
+    "You.com": {"results": {"web": [], "news": []}, "metadata": {"query": QUERY, "latency": 0.2}},
+    "You.com, older": {"hits": [], "latency": 0.31},
+    "DuckDuckGo": {
+        "AbstractText": "",
+        "RelatedTopics": [],
+        "Results": [],
+        "meta": {"description": "testing", "name": "Just Another Test"},
+    },
+    "Firecrawl": {"success": True, "data": {"web": []}, "creditsUsed": 2, "id": "0198-a1"},
+    "Serper": {"organic": [], "relatedSearches": [{"query": "Ada Mirov Veldt"}], "credits": 1},
+    "Jina": {"code": 200, "data": [], "meta": {"usage": {"tokens": 12}}},
+    "Zhipu": {"id": "a1", "search_intent": [{"keywords": "Ada, born"}], "search_result": []},
+    "Elasticsearch": {
+        "took": 3,
+        "_shards": {"total": 1},
+        "hits": {"total": {"value": 0, "relation": "eq"}, "hits": []},
+    },
+    "Pinecone": {"matches": [], "namespace": "wiki", "usage": {"readUnits": 5}},
+    "Azure": {"@odata.context": "https://ex.org/$metadata", "@odata.count": 0, "value": []},
+    "Crossref": {
+        "message-type": "work-list",
+        "message": {"total-results": 0, "items": [], "items-per-page": 20},
+    },
+    "OpenAlex": {"meta": {"count": 0, "per_page": 25}, "results": []},
+    "PubMed": {
+        "header": {"version": "0.3"},
+        "esearchresult": {"count": "0", "retmax": "0", "idlist": [], "querytranslation": "Ada"},
+    },
+    "Vertex": {"totalSize": 0, "attributionToken": "a1", "summary": {}},
+}
+PAGE = {"title": "Ada Mirov", "description": "Ada Mirov was born in Veldt."}
+
+
+def kind(response: str) -> str | None:
+    call = ToolCall("search", {"query": QUERY})
+    return note_kind(Evidence(response), texts_of(call))
+
+
+@pytest.mark.parametrize("response", FOUND_NOTHING.values(), ids=FOUND_NOTHING)
+def test_a_service_that_found_nothing_says_so_in_a_note(response):
+    assert kind(json.dumps(response)) == "empty"
+
+
+@pytest.mark.parametrize("response", FOUND_NOTHING.values(), ids=FOUND_NOTHING)
+def test_so_does_what_python_printed_of_it(response):
+    assert kind(str(response)) == "empty"
+
+
+@pytest.mark.parametrize("response", FOUND_NOTHING.values(), ids=FOUND_NOTHING)
+def test_an_answer_beside_it_is_evidence(response):
+    assert kind(json.dumps({**response, "answer": "Veldt"})) is None
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        {**BRAVE, "web": {"results": [PAGE]}},
+        {**BRAVE, "news": {"results": [PAGE]}, "web": {"results": []}},
+        {**SEARXNG, "infoboxes": [{"content": "Ada Mirov is a poet."}]},
+        {**GOOGLE, "context": {"title": "Our own engine", "text": "Ada Mirov is a poet."}},
+        {"total": 120, "items": []},
+        {"population": 709037, "sources": []},
+        {"temperature": 21.5, "items": []},
+        {"capital": "Oslo", "results": []},
+        {"type": "search", "answer": "Oslo"},
+        {"type": "search_result", "place": "Oslo"},
+        {"query": {"pages": {"7": {"extract": "Ada Mirov is a poet."}}}, "search": []},
+        {"time": "between nine and ten", "results": []},
+        {"total": 12},
+    ],
+)
+def test_what_else_stands_there_is_evidence(response):
+    assert kind(json.dumps(response)) is None
+
+
+@pytest.mark.parametrize("text", ["<results></results>", "<documents>\n</documents>", "<none />"])
+def test_tags_around_nothing_are_a_note(text):
+    assert kind(text) == "empty"
+
+
+@pytest.mark.parametrize("text", ["<a>Oslo</a>", '<img alt="Oslo">', "a < b > c"])
+def test_tags_that_say_something_are_evidence(text):
+    assert kind(text) is None
+
+
+def test_a_deep_response_is_read():
+    assert kind('{"results": ' + "[" * 5_000 + "]" * 5_000 + "}") is None
+
+
+def test_a_long_response_is_read():
+    names = {f"{number}_total_id": number for number in range(600)}
+    assert kind(json.dumps({**names, "results": []})) == "empty"
