@@ -104,6 +104,12 @@ def test_an_answer_beside_it_is_evidence(response):
         {"query": {"pages": {"7": {"extract": "Ada Mirov is a poet."}}}, "search": []},
         {"time": "between nine and ten", "results": []},
         {"total": 12},
+        {"balance": 1200, "items": []},
+        {"corruption_index": 64, "sources": []},
+        {"launch_time": "2021-05-03", "sources": []},
+        {"credits": "Nolan", "items": []},
+        {"is_member": True, "records": []},
+        {"information": {"born": "Oslo"}, "results": []},
     ],
 )
 def test_what_else_stands_there_is_evidence(response):
@@ -125,5 +131,5 @@ def test_a_deep_response_is_read():
 
 
 def test_a_long_response_is_read():
-    names = {f"{number}_total_id": number for number in range(600)}
+    names = {f"{number}_token": number for number in range(600)}
     assert kind(json.dumps({**names, "results": []})) == "empty"

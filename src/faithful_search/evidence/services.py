@@ -13,7 +13,7 @@ _DEEPEST = 20
 _WORD_BEGINS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
 # A response that calls itself one of a search: Brave's, Bing's, Google's
 _OF_SEARCH = re.compile(r"(?:\w{1,40}#)?search(?:_?(?:response|results))?", re.IGNORECASE)
-_KINDS = ("type", "_type", "kind")
+_KINDS = ("type", "kind")
 _RESULTS = frozenset(
     (
         *("results", "result", "search_results", "search_result", "organic", "organic_results"),
@@ -28,18 +28,30 @@ _TOTAL = re.compile(
 )
 # What was asked, how it went, and what else may be asked, with all that stands in them
 _OF_REQUEST = re.compile(
-    r"(?:search_?)?(?:parameters|params|metadata|information|info|intent|shards)|queries"
-    r"|(?:query|request|ranking|pagination)_\w{1,40}|\w{1,40}_pagination|meta|usage|cost_dollars"
-    r"|suggestions|corrections|spelling|related_searches|unresponsive_engines"
-    r"|query_?translation|translation_?set|error_?list|warning_?list"
+    r"search_?(?:parameters|params|metadata|information|info|intent)|_?shards|meta|metadata|usage"
+    r"|queries|(?:query|request)_(?:context|info|metadata|parameters)|ranking_response"
+    r"|pagination|\w{1,40}_pagination|cost_dollars|suggestions|corrections|spelling"
+    r"|related_searches|unresponsive_engines|query_?translation|translation_?set|error_?list"
+    r"|warning_?list"
 )
-# Fields that hold a number, a code, an address or a time of the request
-_ABOUT_REQUEST = re.compile(
-    r"(?:\w{1,40}_)?(?:id|uuid|token|time|latency|took|ms|cost|credits|balance|dollars|characters"
-    r"|page|offset|limit|start|index|version|type|kind|engine|encoding|relation|namespace|cursor"
-    r"|url|uri|context|template|created|node|retmax|retstart)(?:_(?:used|displayed|at|type))?"
+# Names of a single code, address or time, and of a single number. A name that may also be that of a
+# fact, as `cost`, `index` or `time`, is none of them.
+_CODE_OF_REQUEST = re.compile(
+    r"(?:request|response|search|query|log|trace|session)_(?:id|uuid)|(?:\w{1,40}_)?token"
+    r"|(?:search|response|request|query|total|elapsed|processing|formatted_search)_time(?:_taken)?"
+    r"|resolved_search_type|namespace|relation|odata_context|(?:web_)?search_url"
+    r"|message_(?:type|version)"
 )
-_OF_ENGINE = frozenset(("title", "facets"))  # fields of Google's `context`
+_NUMBER_OF_REQUEST = re.compile(
+    r"latency|took|(?:\w{1,40}_)?(?:ms|millis)|credits(?:_used)?|page|offset|limit"
+    r"|(?:items_)?per_page|page_size|start_index|retmax|retstart"
+)
+# What Google says of the engine that its user made, and PubMed of its response
+_OF_SERVICE = {
+    "context": frozenset(("title", "facets")),
+    "url": frozenset(("type", "template")),
+    "header": frozenset(("type", "version")),
+}
 
 
 class _Field(NamedTuple):
@@ -64,8 +76,7 @@ def without_request(response: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _found_nothing(response: Mapping[str, Any]) -> bool:
     """Whether the response is of a search, and no list of results in it holds any."""
-    kinds = [response.get(name) for name in _KINDS]
-    is_empty = any(isinstance(kind, str) and _OF_SEARCH.fullmatch(kind) for kind in kinds)
+    is_empty = any(_names_a_search(_words_of(key), value) for key, value in response.items())
     for name, value in _fields(response):
         if name in _RESULTS and isinstance(value, list):
             if any(_holds_something(entry) for entry in value):
@@ -105,7 +116,7 @@ def _kept(value: Any, inside: str = "", depth: int = 0) -> Any:
     for key, entry in value.items():
         name = _words_of(key)
         is_nested = isinstance(entry, list | Mapping)
-        if _OF_REQUEST.fullmatch(name) or _is_of_engine(name, entry):
+        if _OF_REQUEST.fullmatch(name) or _is_of_service(name, entry):
             continue
         if is_nested or not (inside == "query" or _is_about_request(name, entry)):
             fields[key] = _kept(entry, name, depth + 1)
@@ -113,17 +124,26 @@ def _kept(value: Any, inside: str = "", depth: int = 0) -> Any:
 
 
 def _is_about_request(name: str, entry: Any) -> bool:
-    """Whether this is a number, a code, an address or a time in a field that is named so, that
-    there is nothing, or a switch.
-    """
-    if isinstance(entry, bool) or (_TOTAL.fullmatch(name) and _is_zero(entry)):
+    """Whether this says of the request what kind it was, what it cost, or that it brought nothing."""
+    if entry is False or (_TOTAL.fullmatch(name) and _is_zero(entry)):
         return True
-    return _ABOUT_REQUEST.fullmatch(name) is not None and len(str(entry).split()) < 2
+    if _names_a_search(name, entry):
+        return True
+    if _NUMBER_OF_REQUEST.fullmatch(name):
+        return isinstance(entry, int | float) or str(entry).isdecimal()
+    return _CODE_OF_REQUEST.fullmatch(name) is not None and len(str(entry).split()) < 2
 
 
-def _is_of_engine(name: str, entry: Any) -> bool:
-    """Whether this is what Google says of the engine that its user made."""
-    return name == "context" and isinstance(entry, Mapping) and entry.keys() <= _OF_ENGINE
+def _names_a_search(name: str, entry: Any) -> bool:
+    """Whether a response calls itself one of a search by this field."""
+    is_kind = name in _KINDS and isinstance(entry, str)
+    return is_kind and _OF_SEARCH.fullmatch(entry) is not None
+
+
+def _is_of_service(name: str, entry: Any) -> bool:
+    """Whether this is what a service says of itself."""
+    fields = _OF_SERVICE.get(name)
+    return fields is not None and isinstance(entry, Mapping) and entry.keys() <= fields
 
 
 def _is_zero(value: Any) -> bool:
