@@ -205,6 +205,13 @@ def test_a_message_in_a_column_of_any_name_is_the_reply():
     assert fs.parse({"messages": [ASKED], "said": REPLY}).answer == "Veldt"
 
 
+@pytest.mark.parametrize("role", ["system", "user"])
+def test_a_message_of_another_speaker_in_a_column_is_no_reply(role):
+    row = {"messages": [ASKED, CALLING, RESULT], "said": {"role": role, "content": "Be brief."}}
+    trajectory = fs.parse(row)
+    assert (trajectory.question, len(trajectory.passages)) == (QUESTION, 1)
+
+
 def test_a_chat_that_has_its_reply_takes_no_other():
     row = {"messages": [ASKED, CALLING, RESULT, REPLY], "output": "Oslo"}
     assert fs.parse(row).answer == "Veldt"
@@ -335,6 +342,34 @@ def test_events_of_autogen_that_are_not_known_are_counted():
 def test_a_message_without_a_type_is_none_of_autogens(kind):
     with pytest.raises(fs.FaithfulSearchError):
         fs.parse([*AUTOGEN, {"source": "agent", "type": kind}])
+
+
+def test_why_a_condition_stopped_autogen_is_no_answer():
+    stop = {"source": "MaxMessageTermination", "type": "StopMessage", "content": "5 reached"}
+    trajectory = fs.parse([*AUTOGEN, stop])
+    assert (trajectory.answer, len(trajectory.issues)) == ("Veldt", 1)
+
+
+def test_an_agent_of_autogens_may_stop_with_its_answer():
+    stop = {"source": "agent", "type": "StopMessage", "content": "Veldt"}
+    assert fs.parse([*AUTOGEN[:-2], stop]).answer == "Veldt"
+
+
+def test_words_of_autogens_user_proxy_are_no_answer():
+    thanks = {"source": "user_proxy", "type": "TextMessage", "content": "Thanks."}
+    assert fs.parse([*AUTOGEN, thanks]).answer == "Veldt"
+
+
+def test_the_ai_sdks_messages_may_hold_its_steps():
+    row = {**RUNS["AI SDK"], "messages": [ASKED, CALLING, RESULT, REPLY]}
+    assert [step.answer for step in fs.parse(row).steps] == [None, "Veldt"]
+
+
+def test_blocks_that_another_service_returned_are_not_all_of_its_result():
+    output = {"text": BORN, "blocks": [{"type": "section"}]}
+    result = {"type": "tool_result", "tool_use_id": "1", "content": output}
+    chat = [ASKED, CALLING, {"role": "user", "content": [result]}, REPLY]
+    assert [passage.text for passage in fs.parse(chat).passages] == [BORN]
 
 
 def test_conversations_of_miroflows_other_agents_are_counted():
