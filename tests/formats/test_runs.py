@@ -222,6 +222,16 @@ def test_words_behind_the_results_in_a_prompt_are_the_answer():
     assert fs.parse(row).answer == "Veldt"
 
 
+def test_words_behind_an_example_in_a_prompt_are_no_chat():
+    example = {"role": "assistant", "content": "<think>a</think><answer>Oslo</answer>"}
+    with pytest.raises(fs.FaithfulSearchError, match="contexts"):
+        fs.parse({"prompt": [ASKED, example, ASKED], "response": "Veldt"})
+
+
+def test_a_message_that_is_the_gold_answer_is_no_reply():
+    assert fs.parse({"messages": [ASKED, CALLING, RESULT], "reference": REPLY}).answer is None
+
+
 def test_a_reply_is_no_gold_answer(tmp_path):
     row = {"messages": [ASKED], "output": "Veldt", "target": "Oslo"}
     assert read(row, tmp_path).answers == ("Oslo",)
@@ -299,6 +309,11 @@ def test_words_that_a_server_of_an_interaction_returned_are_evidence():
     returned = {"type": "mcp_server_tool_result", "call_id": "1", "result": result}
     trajectory = fs.parse({"input": QUESTION, "outputs": [called, returned, CITING]})
     assert [item.text for item in trajectory.passages] == [BORN]
+
+
+def test_words_before_a_call_of_an_interaction_are_no_answer():
+    outputs = [{"type": "text", "text": "I look."}, *GOOGLES, CITING]
+    assert fs.parse({"input": QUESTION, "outputs": outputs}).answer == "Veldt"
 
 
 def test_parts_of_a2a_are_words():

@@ -178,7 +178,8 @@ def _with_prompt(
     prompt = columns.first(row, columns.PROMPTS, is_chat)
     if prompt is None or name in columns.MESSAGES:
         return value
-    if isinstance(value, str) and not TAGLIKE.search(value) and _is_answered(prompt.value):
+    is_behind_results = speaker(prompt.value[-1]) not in ("system", "user")
+    if isinstance(value, str) and not TAGLIKE.search(value) and is_behind_results:
         reply = {"role": "assistant", "content": value}
         return Chat([*prompt.value, reply], agents=frozenset((name,)))
     if not isinstance(value, Chat) or not value.messages:
@@ -207,7 +208,9 @@ def _with_reply(
     if speaker(value.messages[-1]) == "assistant":
         return value
     row = {name: value for name, value in mapping(row).items() if name != place}
-    messages_beside = [name for name in row if is_chat([row[name]])]
+    messages_beside = [
+        name for name in row if is_chat([row[name]]) and name not in columns.GOLD_ANSWERS
+    ]
     for name in (*_REPLIES, *(messages_beside if len(messages_beside) == 1 else ())):
         reply = _reply_in(row.get(name), as_written)
         if _is_answered(reply):
