@@ -294,6 +294,12 @@ def test_bedrocks_citation_has_its_quote():
     assert trajectory.steps[-1].citations[0].quote == BORN
 
 
+def test_a_location_leaves_the_quote_of_another_service():
+    citation = {"url": PAGE["url"], "cited_text": BORN, "location": {"page": 1}}
+    reply = {"role": "assistant", "content": "Veldt", "citations": [citation]}
+    assert fs.parse([ASKED, reply]).steps[-1].citations[0].quote == BORN
+
+
 def test_a_result_that_a_tool_of_coheres_did_not_name_keeps_its_id():
     source = {"id": "1:0", "type": "tool", "tool_output": {"content": BORN}}
     reply = {**CITED_BY["Cohere"], "citations": [{"start": 0, "end": 5, "sources": [source]}]}
