@@ -128,6 +128,21 @@ def test_a_text_that_another_holds_is_read_once():
     assert texts([page]) == [f"{FOUND} {RIVER}"]
 
 
+def test_a_text_that_is_quoted_in_pieces_is_read_once():
+    page = {**PAGE, "text": f"{FOUND} So it is. {RIVER}", "highlights": [FOUND, RIVER]}
+    assert texts([page]) == [page["text"]]
+
+
+def test_a_switch_is_no_text():
+    assert texts([{**PAGE, "text": FOUND, "answer": True}]) == [FOUND]
+
+
+@pytest.mark.parametrize("name", ["pages", "points"])
+@pytest.mark.parametrize("numbers", [["12", "34"], [12, 34], [[0, 1]], [{"number": 1}]])
+def test_what_a_page_lists_of_itself_is_no_passage(name, numbers):
+    assert texts([{**PAGE, "abstract": FOUND, name: numbers}]) == [FOUND]
+
+
 STORED: dict[str, Any] = {
     "Qdrant": [{"id": "7", "score": 0.9, "payload": {**PAGE, "page_content": FOUND}}],
     "points": {"points": [{"id": "7", "payload": {"text": FOUND, "metadata": PAGE}}]},
@@ -164,6 +179,11 @@ def test_what_a_store_or_a_service_says_of_a_passage_is_found(body):
     [passage], _ = load("openai").read_body(json.dumps(body))
     assert (passage.title, passage.url, passage.text) == ("Ada", PAGE["url"], FOUND)
     assert passage.label.startswith("7")
+
+
+def test_what_a_result_is_wrapped_in_is_no_label():
+    evidence, _ = load("openai").read_body(json.dumps([{"page": {**PAGE, "text": FOUND}}]))
+    assert [passage.label for passage in evidence] == [""]
 
 
 def test_pages_of_wikipedia_are_told_apart_without_their_numbers():

@@ -201,3 +201,9 @@ def test_no_call_with_a_result_by_id_gets_one_without(names: list[str]) -> None:
     assert not by_id & {*placed}
     assert placed == sorted({*placed})
     assert len(placed) == min(len(without), len(calls) - len(by_id))
+
+
+@pytest.mark.parametrize("response", ['[{"text": ""}]', '{"results": [{"text": ""}]}', '[""]'])
+def test_passages_without_words_are_a_note(response):
+    trajectory = parse([ASKED, agent(None, call("1")), tool(response, "1"), agent("Oslo")])
+    assert [step.note for step in trajectory.steps] == [response, ""]

@@ -91,6 +91,16 @@ def test_words_around_an_action_belong_to_the_thought():
     assert step.think == "I look.\nI use the search now."
 
 
+def test_a_thought_within_json_belongs_to_the_thought():
+    action = {"thought": "Ada it is.", "action": "search", "action_input": "Ada"}
+    assert read(json.dumps(action)).steps[0].think == "I look.\nAda it is."
+
+
+@pytest.mark.parametrize("name", ["id", "name", "type"])
+def test_fields_beside_an_action_are_its_arguments(name):
+    assert read(json.dumps({"action": "open", name: "12"})).steps[0].call.arguments == {name: "12"}
+
+
 @pytest.mark.parametrize("action", UNREADABLE)
 def test_json_that_is_no_call_is_an_issue(action):
     [issue] = read(action).steps[0].issues

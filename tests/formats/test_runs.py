@@ -205,6 +205,13 @@ def test_a_message_in_a_column_of_any_name_is_the_reply():
     assert fs.parse({"messages": [ASKED], "said": REPLY}).answer == "Veldt"
 
 
+@pytest.mark.parametrize("role", ["system", "user"])
+def test_a_message_of_another_speaker_in_a_column_is_no_reply(role):
+    row = {"messages": [ASKED, CALLING, RESULT], "said": {"role": role, "content": "Be brief."}}
+    trajectory = fs.parse(row)
+    assert (trajectory.question, len(trajectory.passages)) == (QUESTION, 1)
+
+
 def test_a_chat_that_has_its_reply_takes_no_other():
     row = {"messages": [ASKED, CALLING, RESULT, REPLY], "output": "Oslo"}
     assert fs.parse(row).answer == "Veldt"
@@ -213,6 +220,16 @@ def test_a_chat_that_has_its_reply_takes_no_other():
 def test_words_behind_the_results_in_a_prompt_are_the_answer():
     row = {"prompt": [ASKED, CALLING, RESULT], "completion": "Veldt"}
     assert fs.parse(row).answer == "Veldt"
+
+
+def test_words_behind_an_example_in_a_prompt_are_no_chat():
+    example = {"role": "assistant", "content": "<think>a</think><answer>Oslo</answer>"}
+    with pytest.raises(fs.FaithfulSearchError, match="contexts"):
+        fs.parse({"prompt": [ASKED, example, ASKED], "response": "Veldt"})
+
+
+def test_a_message_that_is_the_gold_answer_is_no_reply():
+    assert fs.parse({"messages": [ASKED, CALLING, RESULT], "reference": REPLY}).answer is None
 
 
 def test_a_reply_is_no_gold_answer(tmp_path):
@@ -277,6 +294,12 @@ def test_bedrocks_citation_has_its_quote():
     assert trajectory.steps[-1].citations[0].quote == BORN
 
 
+def test_a_location_leaves_the_quote_of_another_service():
+    citation = {"url": PAGE["url"], "cited_text": BORN, "location": {"page": 1}}
+    reply = {"role": "assistant", "content": "Veldt", "citations": [citation]}
+    assert fs.parse([ASKED, reply]).steps[-1].citations[0].quote == BORN
+
+
 def test_a_result_that_a_tool_of_coheres_did_not_name_keeps_its_id():
     source = {"id": "1:0", "type": "tool", "tool_output": {"content": BORN}}
     reply = {**CITED_BY["Cohere"], "citations": [{"start": 0, "end": 5, "sources": [source]}]}
@@ -292,6 +315,11 @@ def test_words_that_a_server_of_an_interaction_returned_are_evidence():
     returned = {"type": "mcp_server_tool_result", "call_id": "1", "result": result}
     trajectory = fs.parse({"input": QUESTION, "outputs": [called, returned, CITING]})
     assert [item.text for item in trajectory.passages] == [BORN]
+
+
+def test_words_before_a_call_of_an_interaction_are_no_answer():
+    outputs = [{"type": "text", "text": "I look."}, *GOOGLES, CITING]
+    assert fs.parse({"input": QUESTION, "outputs": outputs}).answer == "Veldt"
 
 
 def test_parts_of_a2a_are_words():
@@ -335,6 +363,34 @@ def test_events_of_autogen_that_are_not_known_are_counted():
 def test_a_message_without_a_type_is_none_of_autogens(kind):
     with pytest.raises(fs.FaithfulSearchError):
         fs.parse([*AUTOGEN, {"source": "agent", "type": kind}])
+
+
+def test_why_a_condition_stopped_autogen_is_no_answer():
+    stop = {"source": "MaxMessageTermination", "type": "StopMessage", "content": "5 reached"}
+    trajectory = fs.parse([*AUTOGEN, stop])
+    assert (trajectory.answer, len(trajectory.issues)) == ("Veldt", 1)
+
+
+def test_an_agent_of_autogens_may_stop_with_its_answer():
+    stop = {"source": "agent", "type": "StopMessage", "content": "Veldt"}
+    assert fs.parse([*AUTOGEN[:-2], stop]).answer == "Veldt"
+
+
+def test_words_of_autogens_user_proxy_are_no_answer():
+    thanks = {"source": "user_proxy", "type": "TextMessage", "content": "Thanks."}
+    assert fs.parse([*AUTOGEN, thanks]).answer == "Veldt"
+
+
+def test_the_ai_sdks_messages_may_hold_its_steps():
+    row = {**RUNS["AI SDK"], "messages": [ASKED, CALLING, RESULT, REPLY]}
+    assert [step.answer for step in fs.parse(row).steps] == [None, "Veldt"]
+
+
+def test_blocks_that_another_service_returned_are_not_all_of_its_result():
+    output = {"text": BORN, "blocks": [{"type": "section"}]}
+    result = {"type": "tool_result", "tool_use_id": "1", "content": output}
+    chat = [ASKED, CALLING, {"role": "user", "content": [result]}, REPLY]
+    assert [passage.text for passage in fs.parse(chat).passages] == [BORN]
 
 
 def test_conversations_of_miroflows_other_agents_are_counted():

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from .. import loose_json
 from ..errors import DataError
 from ..evidence import REPORTING, failure_of, is_marked_failed
-from ..formats.base import first, mapping
+from ..formats.base import first, mapping, mappings
 from ..formats.blocks import as_json, result as read_result
 from ..formats.quotes import code_of
 from ..trajectory import Evidence, Span
@@ -37,6 +37,8 @@ _LISTS = (
     *("papers", "articles", "records", "matches", "entries", "search", "points"),
     *("retrievalResults", "pages"),
 )
+# Names of lists of results that may also be what one page says of itself
+_ALSO_OF_PAGE = frozenset(("points", "pages"))
 # What search services put before their results: an answer, or facts of the thing that is meant
 _BOXES = ("answerBox", "answer_box", "knowledgeGraph", "knowledge_graph", "featured_snippet")
 _TEXTS = (
@@ -74,6 +76,7 @@ _INNER = (
     *("derivedStructData", "structData", "location", "webLocation", "s3Location"),
 )
 _MOST_INNER = 3  # levels down
+_MOST_QUOTES = 50  # of a page that are looked for in it: more would take long
 _OF_PAGE = frozenset(("type", "id", *_URLS))  # fields of a page that was found, not read
 _NOTHING = frozenset(("", "null", "None", "{}", "[]", '""'))
 _NOTING = REPORTING | {"note"}
@@ -313,11 +316,22 @@ def _listed(value: Mapping[str, Any]) -> Any:
     if _MAY_LIST.isdisjoint(value):
         return None
     for key in _LISTS:
+        if key in _ALSO_OF_PAGE and not _lists_passages(value, key):
+            continue
         if isinstance(value.get(key), (list, dict)):
             return value[key]
     if isinstance(value.get("query"), dict):  # Wikipedia's
         return _listed(value["query"])
     return None
+
+
+def _lists_passages(value: Mapping[str, Any], name: str) -> bool:
+    """Whether the field of this name holds objects, in an object that has no text of its own: a
+    paper has its abstract beside the numbers of its pages.
+    """
+    if any(value.get(own) for own in _TEXTS if own not in _SUMMARIES):
+        return False
+    return isinstance(value.get(name), dict) or bool(mappings(value.get(name)))
 
 
 def _boxes(value: Mapping[str, Any]) -> list[Evidence]:
@@ -380,15 +394,18 @@ def _passages(value: Any, depth: int = 0) -> list[Evidence]:
 
 def _by_id(value: Mapping[str, Any], depth: int) -> list[Evidence]:
     """The passages in an object that holds nothing but passages, by their ids. A number there may
-    be large, and what is in brackets a year: it is no label.
+    be large, and what is in brackets a year: it is no label. Nor is the name of a single passage
+    without a digit, as `page`, which says what stands there.
     """
+    is_several = len(value) > 1
     passages: list[Evidence] = []
     for name, entry in value.items():
         of_entry = _passages(entry, depth + 1) if isinstance(entry, dict) else []
         if len(of_entry) != 1:
             return []
         [passage] = of_entry
-        if not passage.label and not name.isdecimal():
+        is_id = is_several or any(map(str.isdigit, name))
+        if is_id and not passage.label and not name.isdecimal():
             passage = replace(passage, label=name)
         passages.append(passage)
     return passages
@@ -437,10 +454,14 @@ def _usual_texts(fields: Mapping[str, Any]) -> list[str]:
     texts: list[str] = []
     for name in _TEXTS:
         value = fields.get(name)
-        if not value:
+        if not value or value is True:
             continue
         parts = value if isinstance(value, list) else [value]
-        text = "\n".join(map(_snippet, parts))
+        snippets = list(map(_snippet, parts))
+        if len(snippets) <= _MOST_QUOTES:  # a service may quote a page beside it
+            before = "\n".join(texts)
+            snippets = [snippet for snippet in snippets if snippet not in before]
+        text = "\n".join(snippets)
         if not any(text in earlier for earlier in texts):
             texts = [earlier for earlier in texts if earlier not in text]
             texts.append(text)

@@ -513,6 +513,7 @@ def _read_response(
     if only_notes(evidence, call):
         evidence, notes = sifted(evidence, call)
         note = "\n".join(filter(None, (note, *notes)))
+        note = note or text[slice(*span)].strip()  # the passages hold no words
     return evidence, note
 
 

@@ -178,7 +178,8 @@ def _with_prompt(
     prompt = columns.first(row, columns.PROMPTS, is_chat)
     if prompt is None or name in columns.MESSAGES:
         return value
-    if isinstance(value, str) and not TAGLIKE.search(value) and _has_called(prompt.value):
+    is_behind_results = speaker(prompt.value[-1]) not in ("system", "user")
+    if isinstance(value, str) and not TAGLIKE.search(value) and is_behind_results:
         reply = {"role": "assistant", "content": value}
         return Chat([*prompt.value, reply], agents=frozenset((name,)))
     if not isinstance(value, Chat) or not value.messages:
@@ -191,7 +192,7 @@ def _with_prompt(
     return replace(value, messages=[*prompt.value, *value.messages])
 
 
-def _has_called(messages: Sequence[Any]) -> bool:
+def _is_answered(messages: Sequence[Any]) -> bool:
     """Whether an agent or a tool speaks in these messages."""
     return any(speaker(message) not in ("system", "user") for message in messages)
 
@@ -207,10 +208,12 @@ def _with_reply(
     if speaker(value.messages[-1]) == "assistant":
         return value
     row = {name: value for name, value in mapping(row).items() if name != place}
-    messages_beside = [name for name in row if is_chat([row[name]])]
+    messages_beside = [
+        name for name in row if is_chat([row[name]]) and name not in columns.GOLD_ANSWERS
+    ]
     for name in (*_REPLIES, *(messages_beside if len(messages_beside) == 1 else ())):
         reply = _reply_in(row.get(name), as_written)
-        if reply:
+        if _is_answered(reply):
             is_whole = speaker(reply[0]) in ("system", "user")
             messages = reply if is_whole else [*value.messages, *reply]
             return replace(value, messages=messages, agents=value.agents | {name})

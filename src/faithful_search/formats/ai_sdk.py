@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .base import Chat, Format, Messages, mapping, mappings, text
+from .message_parts import speaker
 from .messages import is_chat
 
 _CALLS = (("toolCalls", "tool-call"), ("toolResults", "tool-result"))
@@ -13,13 +14,16 @@ _OF_STEP = frozenset(("finishReason", "toolCalls", "toolResults", "stepType"))
 
 
 def read(value: Any) -> Chat | None:
-    """A result with its steps; what was asked stands beside them, as a text or as messages."""
+    """A result with its steps; what was asked stands beside them, as a text or as messages. Messages
+    in which the agent spoke last hold the steps already.
+    """
     fields = mapping(value)
     steps = mappings(fields, "steps", pure=True)
     if not steps or not all(_OF_STEP & step.keys() for step in steps):
         return None
     messages: Messages = _asked(fields)
-    for step in steps:
+    is_whole = bool(messages) and speaker(messages[-1]) == "assistant"
+    for step in [] if is_whole else steps:
         content = mappings(step, "content") or _content(step)
         if content:
             messages.append({"role": "assistant", "content": content})

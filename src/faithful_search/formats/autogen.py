@@ -8,7 +8,8 @@
 | `ToolCallSummaryMessage` | the answer where it is the last message; else what the results say |
 | `MemoryQueryEvent` | a search of the memory, with what was found |
 
-Messages of any other type are left out and counted.
+Messages of any other type are left out and counted, as is why a condition stopped the run (a
+`StopMessage` of a source that says nothing else).
 """
 
 from collections.abc import Mapping
@@ -17,7 +18,9 @@ from typing import Any
 from .base import Chat, Format, Messages, mapping, mappings, text
 from .searches import passage, search
 
-_SPOKEN = ("TextMessage", "MultiModalMessage", "StructuredMessage", "StopMessage")
+_STOP = "StopMessage"
+_SPOKEN = ("TextMessage", "MultiModalMessage", "StructuredMessage", _STOP)
+_USERS = ("user", "user_proxy")  # names of who asks
 _SUMMARY = "ToolCallSummaryMessage"
 _REQUEST, _EXECUTION = "ToolCallRequestEvent", "ToolCallExecutionEvent"
 _THOUGHT, _MEMORY = "ThoughtEvent", "MemoryQueryEvent"
@@ -31,13 +34,16 @@ def read(value: Any) -> Chat | None:
         return None
     if all(entry["type"] not in _SHOWS for entry in entries):
         return None
-    *_, last = [entry for entry in entries if entry["type"] != "StopMessage"] or entries
+    before_stop = [entry for entry in entries if entry["type"] != _STOP] or entries
+    last = before_stop[-1]
+    speakers = [entry["source"] for entry in before_stop]
     messages: Messages = []
     unknown = 0
     for number, entry in enumerate(entries):
         if entry["type"] == _SUMMARY and entry is not last:
             continue  # the results once more
-        of_entry = _messages(entry, number)
+        is_of_condition = entry["type"] == _STOP and entry["source"] not in speakers
+        of_entry = [] if is_of_condition else _messages(entry, number)
         messages += of_entry
         unknown += not of_entry
     return Chat(messages, left_out={"messages of AutoGen of another type": unknown})
@@ -46,7 +52,7 @@ def read(value: Any) -> Chat | None:
 def _messages(entry: Mapping[str, Any], number: int) -> Messages:
     """One message or event, whose number among all of them is this; none for another type."""
     kind, content = entry["type"], entry.get("content")
-    role = "user" if entry["source"] == "user" else "assistant"
+    role = "user" if entry["source"] in _USERS else "assistant"
     if kind in (*_SPOKEN, _SUMMARY):
         return [{"role": role, "content": content}]
     if kind == _THOUGHT:

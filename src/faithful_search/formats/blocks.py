@@ -223,7 +223,8 @@ def _outcome(fields: Mapping[str, Any]) -> tuple[Any, Any]:
     kind = _type_of(value)
     if kind == "execution-denied":  # the AI SDK's, as the next one
         return None, value.get("reason") or kind
-    if isinstance(value, Mapping) and isinstance(value.get("blocks"), list):  # LlamaIndex's
+    blocks = mappings(value, "blocks", pure=True)
+    if blocks and all("block_type" in block for block in blocks):  # LlamaIndex's
         return value["blocks"], failure or value.get("is_error")
     if isinstance(value, Mapping) and value.keys() == {"type", "value"}:
         return value["value"], failure or kind.startswith("error")

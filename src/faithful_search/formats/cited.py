@@ -178,11 +178,10 @@ def _citations(text: str, entry: Mapping[str, Any]) -> Iterator[Citation]:
 def _of_bedrock(entry: Mapping[str, Any]) -> dict[str, Any]:
     """What a citation of Bedrock's says, in the fields of the other APIs; empty for any other."""
     words = [str(piece.get("text") or "") for piece in mappings(entry, "sourceContent")]
-    if not words and "location" not in entry:
-        return {}
     page = mapping(entry, "location", "web")
+    quote = {"cited_text": "\n".join(words)} if words else {}
     url = {"url": page["url"]} if page.get("url") else {}
-    return {"cited_text": "\n".join(words), **url}
+    return {**quote, **url}
 
 
 def _result_of_tool(source: Mapping[str, Any]) -> Any:

@@ -6,6 +6,7 @@ call with its sources, before the answer.
 """
 
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any
 
 from .base import Chat, Format, Messages, mapping, mappings
@@ -86,12 +87,18 @@ def _steps_of_outputs(interaction: Mapping[str, Any]) -> list[Mapping[str, Any]]
     anything else.
     """
     outputs = mappings(interaction, "outputs", pure=True)
-    spoken = [output for output in outputs if output.get("type") in _PARTS]
-    steps = [output for output in outputs if output.get("type") not in _PARTS]
-    is_interaction = interaction.get("object") == "interaction" or any(map(_is_googles, steps))
-    if not is_interaction:
+    if interaction.get("object") != "interaction" and not any(map(_is_googles, outputs)):
         return []
-    return [*steps, {"type": "model_output", "content": spoken}] if spoken else steps
+    steps: list[Mapping[str, Any]] = []
+    for is_spoken, together in groupby(outputs, _is_part):
+        run = list(together)
+        steps += [{"type": "model_output", "content": run}] if is_spoken else run
+    return steps
+
+
+def _is_part(output: Mapping[str, Any]) -> bool:
+    """Whether this is a part of what the agent says."""
+    return output.get("type") in _PARTS
 
 
 def _is_googles(step: Mapping[str, Any]) -> bool:

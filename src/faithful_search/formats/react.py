@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from .. import loose_json
 from ..errors import DataError
-from .base import Chat, Format, Messages, first, mapping, mappings
+from .base import Chat, Format, Messages, first, mapping, mappings, text
 from .call_arguments import calls_in_python, json_end
 from .call_texts import answer_message
 from .chat import Problem
@@ -63,7 +63,8 @@ _INPUTS_IN_JSON = (
     *("action_input", "arguments", "tool_input", "parameters", "args", "input"),
     *("action_args", "action_arguments", "tool_args"),
 )
-_BESIDE_IN_JSON = frozenset((*_NAMES_IN_JSON, *_INPUTS_IN_JSON, "id", "type", "thought"))
+_BESIDE_ACTION = frozenset(("action", *_INPUTS_IN_JSON, "thought"))
+_BESIDE_IN_JSON = _BESIDE_ACTION.union((*_NAMES_IN_JSON, "id", "type"))  # a call has an id
 _TOOL = re.compile(r"[A-Za-z_][\w.-]{0,60}")
 _MARKED = re.compile(r"\A(`|\*\*)([^`*\n]++)\1\Z")  # as code or in bold, all of it
 _LANGUAGE = re.compile(r"\A\w{1,20}(?=\s)")  # of a block of code
@@ -312,7 +313,8 @@ def _of_json(action: str) -> dict[str, Any] | None:
     name = first(fields, _NAMES_IN_JSON)
     if isinstance(name, str) and name.strip():
         message = _named(name.strip(), fields)
-        words = "\n".join(filter(None, (before, behind))) if code else ""
+        thought = text(fields.get("thought"))
+        words = "\n".join(filter(None, (before, thought, behind) if code else (thought,)))
         return {**message, "content": words} if words else message
     tool = before.rstrip(": ")
     if code and not behind and _TOOL.fullmatch(tool):
@@ -360,7 +362,8 @@ def _named(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(action_input, str):
         return action_of(name, action_input)
     if action_input is None:
-        beside = fields.keys() - _BESIDE_IN_JSON
+        is_action = fields.get("action") is not None
+        beside = fields.keys() - (_BESIDE_ACTION if is_action else _BESIDE_IN_JSON)
         action_input = {key: value for key, value in fields.items() if key in beside}
     return _calling(name, action_input)
 
