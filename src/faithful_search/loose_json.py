@@ -152,32 +152,32 @@ def parts_of(
 
 def end_of(text: str, start: int) -> int:
     """Where the value ends that begins there. Raises `DataError` where none does."""
-    beginning = text[start : start + _BEGINNING]
-    try:
-        return start + _end_in_beginning(beginning)
-    except _CutOff:
-        return _end_in(text, start)
+    if len(text) - start > _BEGINNING:
+        with suppress(_CutOff):
+            return start + _end_in_beginning(text[start : start + _BEGINNING])
+    return _end_in(text, start)
 
 
 def _end_in_beginning(beginning: str) -> int:
-    """Where the value at the start of a text's beginning ends. Raises `_CutOff` where that may be
-    behind the beginning, and `DataError` where no value begins.
+    """Where the value ends that starts the beginning of a longer text.
 
     An error of Python's decoder counts the lines before it, so that many of them in one long text
-    would take quadratic time.
+    would take quadratic time. Here it counts those of the beginning.
+
+    Raises `_CutOff` where the value, or its error, may be due to the cut, and `DataError` where
+    there is no value.
     """
-    is_whole = len(beginning) < _BEGINNING
     certain = len(beginning) - _LONGEST_TOKEN
     try:
         end = _SCANNER.raw_decode(beginning)[1]
     except RecursionError:
         raise _CutOff from None
     except json.JSONDecodeError as error:
-        may_go_on = error.pos >= certain or error.msg.startswith("Unterminated string")
-        if is_whole or not may_go_on:
-            raise DataError(str(error)) from None
-        raise _CutOff from None
-    if end >= certain and not is_whole:  # as that of a number may be
+        # An open string is reported where it starts, however far it goes on
+        if error.pos >= certain or error.msg.startswith("Unterminated string"):
+            raise _CutOff from None
+        raise DataError(str(error)) from None
+    if end >= certain:  # a number may go on
         raise _CutOff
     return end
 

@@ -124,6 +124,15 @@ def test_the_end_of_a_value_is_found(levels):
 WHOLE = ['{"a": 1}', "[" + "1, " * 30 + "-1]", '"\\u00e9x"', "-12.5e3", "true", '{"a": "é\\n}"}']
 
 
+LONG = ["9" * (_BEGINNING + 9), '"' + "x" * _BEGINNING + '"', '["' + "x" * _BEGINNING + '", 1]']
+
+
+@pytest.mark.parametrize("value", LONG, ids=["number", "string", "list"])
+@pytest.mark.parametrize("behind", ["", ", x"])
+def test_a_value_may_be_longer_than_what_is_read_first(value, behind):
+    assert end_of(value + behind, 0) == len(value)
+
+
 @pytest.mark.parametrize("value", WHOLE)
 def test_a_value_of_a_long_text_ends_where_it_ends_alone(value):
     """Also where the part of the text that is read first cuts it."""
