@@ -109,6 +109,9 @@ def test_an_answer_beside_it_is_evidence(response):
         {"launch_time": "2021-05-03", "sources": []},
         {"credits": "Nolan", "items": []},
         {"is_member": True, "records": []},
+        {"relation": "sister", "results": []},
+        {"response_token": "Ada was born in Veldt.", "results": []},
+        {"data": [{"page": 12, "offset": 3}]},
         {"information": {"born": "Oslo"}, "results": []},
     ],
 )

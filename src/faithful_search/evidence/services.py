@@ -39,18 +39,20 @@ _OF_REQUEST = re.compile(
 _CODE_OF_REQUEST = re.compile(
     r"(?:request|response|search|query|log|trace|session)_(?:id|uuid)|(?:\w{1,40}_)?token"
     r"|(?:search|response|request|query|total|elapsed|processing|formatted_search)_time(?:_taken)?"
-    r"|resolved_search_type|namespace|relation|odata_context|(?:web_)?search_url"
+    r"|resolved_search_type|namespace|odata_context|(?:web_)?search_url"
     r"|message_(?:type|version)"
 )
 _NUMBER_OF_REQUEST = re.compile(
     r"latency|took|(?:\w{1,40}_)?(?:ms|millis)|credits(?:_used)?|page|offset|limit"
     r"|(?:items_)?per_page|page_size|start_index|retmax|retstart"
 )
-# What Google says of the engine that its user made, and PubMed of its response
+# What Google says of the engine that its user made, PubMed of its response, and Elasticsearch of how
+# exact a total is: the fields that nothing else stands beside
 _OF_SERVICE = {
     "context": frozenset(("title", "facets")),
     "url": frozenset(("type", "template")),
     "header": frozenset(("type", "version")),
+    "total": frozenset(("value", "relation")),
 }
 
 
