@@ -172,47 +172,54 @@ def of_text(text: str) -> Trajectory | Chat | str:
 def _with_prompt(
     value: Trajectory | Chat | str, name: str, row: Mapping[str, Any]
 ) -> Trajectory | Chat | str:
-    """Trainers log a chat in two columns: what was asked, and what was sampled, which may be words
-    alone behind the results of calls.
+    """What was sampled, behind the messages that were asked: trainers log a chat in two columns.
+    Words alone are put behind messages in which an agent or a tool has spoken already; a chat that
+    begins with what was asked is returned as it is.
     """
     prompt = columns.first(row, columns.PROMPTS, is_chat)
     if prompt is None or name in columns.MESSAGES:
         return value
-    is_behind_results = speaker(prompt.value[-1]) not in ("system", "user")
-    if isinstance(value, str) and not TAGLIKE.search(value) and is_behind_results:
+    is_continued = speaker(prompt.value[-1]) not in ("system", "user")
+    if isinstance(value, str) and not TAGLIKE.search(value) and is_continued:
         reply = {"role": "assistant", "content": value}
         return Chat([*prompt.value, reply], agents=frozenset((name,)))
     if not isinstance(value, Chat) or not value.messages:
         return value
-    is_whole = value.messages[0] == prompt.value[0]
-    if not isinstance(row[name], list):  # of an object it may be all that there was
-        is_whole = bool(value.format) or speaker(value.messages[0]) in ("system", "user")
+    first_message = value.messages[0]
+    if isinstance(row[name], list):
+        is_whole = first_message == prompt.value[0]
+    else:  # a message alone, or a format that tells a whole episode
+        is_whole = bool(value.format) or speaker(first_message) in ("system", "user")
     if is_whole:
         return value
     return replace(value, messages=[*prompt.value, *value.messages])
 
 
 def _is_answered(messages: Sequence[Any]) -> bool:
-    """Whether an agent or a tool speaks in these messages."""
+    """Whether an agent or a tool has spoken in these messages."""
     return any(speaker(message) not in ("system", "user") for message in messages)
 
 
 def _with_reply(
     value: Trajectory | Chat | str, row: Any, place: str, as_written: bool
 ) -> Trajectory | Chat | str:
-    """A chat that ends before its agent replies, with the reply that another column than its
-    `place` holds: many stores keep a request and its answer apart. Anything else stays as it is.
+    """A chat that ends before its agent replies, with the reply that stands in another column: many
+    stores keep a request and its answer apart. `place` is the chat's own column. Anything else
+    stays as it is, and so does what a format of whole episodes has told.
     """
     if not isinstance(value, Chat) or value.format or not value.messages:
         return value
     if speaker(value.messages[-1]) == "assistant":
         return value
-    row = {name: value for name, value in mapping(row).items() if name != place}
+    others = {name: cell for name, cell in mapping(row).items() if name != place}
+    columns_of_replies = list(_REPLIES)
     messages_beside = [
-        name for name in row if is_chat([row[name]]) and name not in columns.GOLD_ANSWERS
+        name for name in others if is_chat([others[name]]) and name not in columns.GOLD_ANSWERS
     ]
-    for name in (*_REPLIES, *(messages_beside if len(messages_beside) == 1 else ())):
-        reply = _reply_in(row.get(name), as_written)
+    if len(messages_beside) == 1:
+        columns_of_replies += messages_beside
+    for name in columns_of_replies:
+        reply = _reply_in(others.get(name), as_written)
         if _is_answered(reply):
             is_whole = speaker(reply[0]) in ("system", "user")
             messages = reply if is_whole else [*value.messages, *reply]

@@ -63,8 +63,10 @@ _INPUTS_IN_JSON = (
     *("action_input", "arguments", "tool_input", "parameters", "args", "input"),
     *("action_args", "action_arguments", "tool_args"),
 )
+# Fields of JSON that are no arguments: beside an `action`, and beside another field with the tool's
+# name, where they may be the id and the type of a call
 _BESIDE_ACTION = frozenset(("action", *_INPUTS_IN_JSON, "thought"))
-_BESIDE_IN_JSON = _BESIDE_ACTION.union((*_NAMES_IN_JSON, "id", "type"))  # a call has an id
+_BESIDE_NAME = _BESIDE_ACTION.union((*_NAMES_IN_JSON, "id", "type"))
 _TOOL = re.compile(r"[A-Za-z_][\w.-]{0,60}")
 _MARKED = re.compile(r"\A(`|\*\*)([^`*\n]++)\1\Z")  # as code or in bold, all of it
 _LANGUAGE = re.compile(r"\A\w{1,20}(?=\s)")  # of a block of code
@@ -269,18 +271,26 @@ def action_of(action: str, arguments: str | None = None) -> dict[str, Any]:
     """The message of an agent that acts, or hands in its answer (`finish[…]`).
 
     Args:
-        action: a tool's name; where the arguments do not stand apart, `name[words]`, the same as in
-            Python, or JSON, perhaps in a block of code and behind words or the tool's name.
+        action: the tool's name, where its arguments stand apart. Else one of
+
+            - `search[Ada Mirov]`
+            - `search(query="Ada Mirov")`
+            - `{"action": "search", "action_input": "Ada Mirov"}` or JSON with other usual names,
+              perhaps in a block of code, with words around it or the tool's name before it
         arguments: the arguments, where they stand apart.
     """
-    if arguments is None:
-        action = _MARKED.sub(r"\2", _without_fence(action))
-        message = _of_python(action) or _of_json(action)
-        if message is not None:
-            return message
-    name, words = action, _without_fence(arguments or "")
-    if arguments is None:
-        name, words = in_brackets(action) or (action, "")
+    if arguments is not None:
+        return _with_words(action, _without_fence(arguments))
+    action = _MARKED.sub(r"\2", _without_fence(action))
+    message = _of_python(action) or _of_json(action)
+    if message is not None:
+        return message
+    name, words = in_brackets(action) or (action, "")
+    return _with_words(name, words)
+
+
+def _with_words(name: str, words: str) -> dict[str, Any]:
+    """The message of an agent that names a tool and gives it words, or a JSON object as a text."""
     is_json = words.lstrip().startswith("{")
     if not is_json:
         words = _without_quotes(words.strip())
@@ -290,7 +300,9 @@ def action_of(action: str, arguments: str | None = None) -> dict[str, Any]:
 
 
 def _calling(name: str, arguments: Any) -> dict[str, Any]:
-    """The message of an agent that calls a tool; an answer of several fields is handed in so."""
+    """The message of an agent that calls a tool. An answer in fields of its own is handed in as a
+    call, too.
+    """
     if name.lower() == "final answer":
         name = "final_answer"
     return {"role": "assistant", "tool_calls": [{"name": name, "arguments": arguments}]}
@@ -298,14 +310,15 @@ def _calling(name: str, arguments: Any) -> dict[str, Any]:
 
 def _of_json(action: str) -> dict[str, Any] | None:
     """The message of an agent that acts in JSON or in a block of code, whatever it says around
-    that; `None` for any other action. JSON that is no call makes none, so that the dialect reports
-    it.
+    that; `None` for any other action. JSON that is no call becomes a call without a name, which the
+    dialect reports.
     """
     before, code, behind = _around_json(action)
     value: Any = loose_json.printed(action)
-    with suppress(DataError):
-        value = value or loose_json.decode(code)
-    if code and behind.startswith(("{", "[")):  # a further call
+    if value is None:
+        with suppress(DataError):
+            value = loose_json.decode(code)
+    if code and behind.startswith(("{", "[")):  # a further call: which of them ran is not known
         return _calling("", action)
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
@@ -313,8 +326,10 @@ def _of_json(action: str) -> dict[str, Any] | None:
     name = first(fields, _NAMES_IN_JSON)
     if isinstance(name, str) and name.strip():
         message = _named(name.strip(), fields)
-        thought = text(fields.get("thought"))
-        words = "\n".join(filter(None, (before, thought, behind) if code else (thought,)))
+        spoken = [text(fields.get("thought"))]
+        if code:
+            spoken = [before, *spoken, behind]
+        words = "\n".join(filter(None, spoken))
         return {**message, "content": words} if words else message
     tool = before.rstrip(": ")
     if code and not behind and _TOOL.fullmatch(tool):
@@ -324,18 +339,20 @@ def _of_json(action: str) -> dict[str, Any] | None:
 
 
 def _around_json(action: str) -> tuple[str, str, str]:
-    """What stands before the JSON or the block of code in an action, that itself, and what stands
-    behind it. All is before where there is none.
+    """An action in three parts: the words before the JSON or the block of code, that, and the words
+    behind it. An action without either is all words before it.
     """
     before, _, fenced = action.partition("```")
     block, fence, behind = fenced.partition("```")
-    if fence and not before.startswith(("{", "[")):  # else it stands in a text of the JSON
+    # Where JSON comes first, the fence stands in one of its texts
+    if fence and not before.startswith(("{", "[")):
         return before.strip(), _LANGUAGE.sub("", block).strip(), behind.strip()
     start = action.find("{")
     if start < 0 or in_brackets(action):
         return action, "", ""
-    before = action[:start].rstrip()
-    start = len(before) - 1 if before.endswith("[") else start
+    before_object = action[:start].rstrip()
+    if before_object.endswith("["):  # the object stands in a list
+        start = len(before_object) - 1
     end = json_end(action, start)
     return action[:start].strip(), action[start:end].strip(), action[end:].strip()
 
@@ -348,10 +365,11 @@ def _of_python(action: str) -> dict[str, Any] | None:
     return _calling(calls[0]["name"], calls[0]["arguments"]) if len(calls) == 1 else None
 
 
-def _without_fence(text: str) -> str:
-    text = text.strip()
-    code = _CODE.match(text)
-    return code[1].strip() if code else text
+def _without_fence(words: str) -> str:
+    """The words of a block of code where they are nothing else, else all of them."""
+    words = words.strip()
+    code = _CODE.match(words)
+    return code[1].strip() if code else words
 
 
 def _named(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -363,8 +381,8 @@ def _named(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         return action_of(name, action_input)
     if action_input is None:
         is_action = fields.get("action") is not None
-        beside = fields.keys() - (_BESIDE_ACTION if is_action else _BESIDE_IN_JSON)
-        action_input = {key: value for key, value in fields.items() if key in beside}
+        left_out = _BESIDE_ACTION if is_action else _BESIDE_NAME
+        action_input = {key: value for key, value in fields.items() if key not in left_out}
     return _calling(name, action_input)
 
 
