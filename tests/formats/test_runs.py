@@ -228,8 +228,9 @@ def test_words_behind_an_example_in_a_prompt_are_no_chat():
         fs.parse({"prompt": [ASKED, example, ASKED], "response": "Veldt"})
 
 
-def test_a_message_that_is_the_gold_answer_is_no_reply():
-    assert fs.parse({"messages": [ASKED, CALLING, RESULT], "reference": REPLY}).answer is None
+@pytest.mark.parametrize("column", ["reference", "expectedOutput", "Ground Truth"])
+def test_a_message_that_is_the_gold_answer_is_no_reply(column):
+    assert fs.parse({"messages": [ASKED, CALLING, RESULT], column: REPLY}).answer is None
 
 
 def test_a_reply_is_no_gold_answer(tmp_path):

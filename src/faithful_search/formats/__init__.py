@@ -208,9 +208,8 @@ def _with_reply(
     if speaker(value.messages[-1]) == "assistant":
         return value
     row = {name: value for name, value in mapping(row).items() if name != place}
-    messages_beside = [
-        name for name in row if is_chat([row[name]]) and name not in columns.GOLD_ANSWERS
-    ]
+    golds = set(columns.named(row, columns.GOLD_ANSWERS))
+    messages_beside = [name for name in row if is_chat([row[name]]) and name not in golds]
     for name in (*_REPLIES, *(messages_beside if len(messages_beside) == 1 else ())):
         reply = _reply_in(row.get(name), as_written)
         if _is_answered(reply):
