@@ -64,6 +64,14 @@ FOUND_NOTHING = {
         "esearchresult": {"count": "0", "retmax": "0", "idlist": [], "querytranslation": "Ada"},
     },
     "Vertex": {"totalSize": 0, "attributionToken": "a1", "summary": {}},
+    "SPARQL": {"head": {"link": [], "vars": ["item"]}, "results": {"bindings": []}},
+    "Solr": {
+        "responseHeader": {"status": 0, "QTime": 1, "params": {"q": QUERY, "wt": "json"}},
+        "response": {"numFound": 0, "start": 0, "docs": []},
+    },
+    "Slack": {"messages": {"total": 0, "paging": {"count": 20, "page": 1}, "matches": []}},
+    "Jira": {"startAt": 0, "maxResults": 50, "total": 0, "issues": []},
+    "a retriever": {"query": QUERY, "top_k": 5, "results": []},
 }
 PAGE = {"title": "Ada Mirov", "description": "Ada Mirov was born in Veldt."}
 
@@ -110,6 +118,8 @@ def test_an_answer_beside_it_is_evidence(response):
         {"credits": "Nolan", "items": []},
         {"is_member": True, "records": []},
         {"information": {"born": "Oslo"}, "results": []},
+        {"head": {"text": "Ada Mirov is a poet."}, "results": {"bindings": []}},
+        {"head": {"vars": ["name"]}, "results": {"bindings": [{"name": {"value": "Veldt"}}]}},
     ],
 )
 def test_what_else_stands_there_is_evidence(response):

@@ -19,7 +19,7 @@ _RESULTS = frozenset(
         *("results", "result", "search_results", "search_result", "organic", "organic_results"),
         *("web", "news", "web_pages", "value", "hits", "items", "data", "documents", "docs"),
         *("passages", "sources", "chunks", "matches", "entries", "records", "papers", "articles"),
-        *("search", "idlist", "related_topics"),
+        *("search", "idlist", "related_topics", "bindings"),
     )
 )
 _TOTAL = re.compile(
@@ -30,7 +30,7 @@ _TOTAL = re.compile(
 _OF_REQUEST = re.compile(
     r"search_?(?:parameters|params|metadata|information|info|intent)|_?shards|meta|metadata|usage"
     r"|queries|(?:query|request)_(?:context|info|metadata|parameters)|ranking_response"
-    r"|pagination|\w{1,40}_pagination|cost_dollars|suggestions|corrections|spelling"
+    r"|response_header|paging|pagination|\w{1,40}_pagination|cost_dollars|suggestions|corrections|spelling"
     r"|related_searches|unresponsive_engines|query_?translation|translation_?set|error_?list"
     r"|warning_?list"
 )
@@ -44,13 +44,14 @@ _CODE_OF_REQUEST = re.compile(
 )
 _NUMBER_OF_REQUEST = re.compile(
     r"latency|took|(?:\w{1,40}_)?(?:ms|millis)|credits(?:_used)?|page|offset|limit"
-    r"|(?:items_)?per_page|page_size|start_index|retmax|retstart"
+    r"|(?:items_)?per_page|page_size|start_index|start_at|max_results|top_k|retmax|retstart"
 )
-# What Google says of the engine that its user made, and PubMed of its response
+# What Google says of the engine that its user made, PubMed of its response, and SPARQL of a table
 _OF_SERVICE = {
     "context": frozenset(("title", "facets")),
     "url": frozenset(("type", "template")),
     "header": frozenset(("type", "version")),
+    "head": frozenset(("vars", "link")),
 }
 
 
