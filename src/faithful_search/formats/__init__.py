@@ -39,6 +39,8 @@ _REPLIES = (
     *("response", "output", "completion", "reply", "generation", "generated_text"),
     *("prediction", "final_output", "final_answer"),
 )
+# How the name of a column begins whose message is no reply, but what one should have been
+_EXPECTED = re.compile(r"(?i:expected|reference|gold|golden|correct|ideal|target|label)s?(?![a-z])")
 _STEP = frozenset(Step.__struct_fields__)
 _TRAJECTORY = frozenset(Trajectory.__struct_fields__)
 _ENDED = frozenset(("stop_reason", "dialect"))  # fields of each trajectory that is written
@@ -209,6 +211,7 @@ def _with_reply(
         return value
     row = {name: value for name, value in mapping(row).items() if name != place}
     golds = set(columns.named(row, columns.GOLD_ANSWERS))
+    golds |= {name for name in row if _EXPECTED.match(str(name))}
     messages_beside = [name for name in row if is_chat([row[name]]) and name not in golds]
     for name in (*_REPLIES, *(messages_beside if len(messages_beside) == 1 else ())):
         reply = _reply_in(row.get(name), as_written)
