@@ -64,6 +64,14 @@ FOUND_NOTHING = {
         "esearchresult": {"count": "0", "retmax": "0", "idlist": [], "querytranslation": "Ada"},
     },
     "Vertex": {"totalSize": 0, "attributionToken": "a1", "summary": {}},
+    "SPARQL": {"head": {"link": [], "vars": ["item"]}, "results": {"bindings": []}},
+    "Solr": {
+        "responseHeader": {"status": 0, "QTime": 1, "params": {"q": QUERY, "wt": "json"}},
+        "response": {"numFound": 0, "start": 0, "docs": []},
+    },
+    "Slack": {"messages": {"total": 0, "paging": {"count": 20, "page": 1}, "matches": []}},
+    "Jira": {"startAt": 0, "maxResults": 50, "total": 0, "issues": []},
+    "a retriever": {"query": QUERY, "top_k": 5, "results": []},
 }
 PAGE = {"title": "Ada Mirov", "description": "Ada Mirov was born in Veldt."}
 
@@ -110,9 +118,14 @@ def test_an_answer_beside_it_is_evidence(response):
         {"credits": "Nolan", "items": []},
         {"is_member": True, "records": []},
         {"relation": "sister", "results": []},
+        {"metadata": {"title": "Dune", "author": "Frank Herbert"}, "entries": []},
+        {"lap_ms": 81200, "results": []},
+        {"native_token": "ETH", "data": []},
         {"response_token": "Ada was born in Veldt.", "results": []},
         {"data": [{"page": 12, "offset": 3}]},
         {"information": {"born": "Oslo"}, "results": []},
+        {"head": {"text": "Ada Mirov is a poet."}, "results": {"bindings": []}},
+        {"head": {"vars": ["name"]}, "results": {"bindings": [{"name": {"value": "Veldt"}}]}},
     ],
 )
 def test_what_else_stands_there_is_evidence(response):
@@ -134,5 +147,5 @@ def test_a_deep_response_is_read():
 
 
 def test_a_long_response_is_read():
-    names = {f"{number}_token": number for number in range(600)}
-    assert kind(json.dumps({**names, "results": []})) == "empty"
+    pages = [{"page": number, "results": []} for number in range(600)]
+    assert kind(json.dumps({"pages": pages})) == "empty"

@@ -201,8 +201,9 @@ def test_a_reply_beside_its_request_is_the_answer(reply, column, request_column)
     assert (trajectory.answer, len(trajectory.passages)) == ("Veldt", 1)
 
 
-def test_a_message_in_a_column_of_any_name_is_the_reply():
-    assert fs.parse({"messages": [ASKED], "said": REPLY}).answer == "Veldt"
+@pytest.mark.parametrize("column", ["said", "labelled", "Final Answer", 5])
+def test_a_message_in_a_column_of_any_other_name_is_the_reply(column):
+    assert fs.parse({"messages": [ASKED], column: REPLY}).answer == "Veldt"
 
 
 @pytest.mark.parametrize("role", ["system", "user"])
@@ -228,8 +229,15 @@ def test_words_behind_an_example_in_a_prompt_are_no_chat():
         fs.parse({"prompt": [ASKED, example, ASKED], "response": "Veldt"})
 
 
-def test_a_message_that_is_the_gold_answer_is_no_reply():
-    assert fs.parse({"messages": [ASKED, CALLING, RESULT], "reference": REPLY}).answer is None
+@pytest.mark.parametrize(
+    "column",
+    [
+        *("reference", "expectedOutput", "Ground Truth", "expected_response", "idealReply"),
+        *("reference_message", "label"),
+    ],
+)
+def test_a_message_that_is_the_gold_answer_is_no_reply(column):
+    assert fs.parse({"messages": [ASKED, CALLING, RESULT], column: REPLY}).answer is None
 
 
 def test_a_reply_is_no_gold_answer(tmp_path):

@@ -99,7 +99,9 @@ def test_a_name_that_ends_in_gz_makes_a_packed_file(source, tmp_path):
     assert gzip.decompress(packed) == (tmp_path / "out.jsonl").read_bytes()
 
 
-@pytest.mark.parametrize("name", ["out.json", "out.csv", "out.parquet", "out.ndjson.gz"])
+@pytest.mark.parametrize(
+    "name", ["out.json", "out.csv", "out.parquet", "out.ndjson.gz", "OUT.JSONL.GZ"]
+)
 def test_a_name_of_another_kind_of_file_makes_no_folder(source, tmp_path, name):
     with pytest.raises(ConfigError, match=r"ends in \.jsonl or \.jsonl\.gz, or a folder"):
         convert(source, tmp_path / name, "openai")

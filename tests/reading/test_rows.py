@@ -40,7 +40,7 @@ def parquet(path: Path, rows: list[dict]) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["a.jsonl", "A.JSONL", "a.jsonl.gz", "a.json", "a.json.gz", "a.parquet"]
+    "name", ["a.jsonl", "A.JSONL", "a.jsonl.gz", "A.JSONL.GZ", "a.json", "a.json.gz", "a.parquet"]
 )
 def test_every_layout_gives_the_same_trajectories(tmp_path, name):
     rows = [{**ROW, "id": f"q{number}"} for number in range(5)]

@@ -118,6 +118,12 @@ def test_a_folder_that_cannot_be_made_is_refused_before_torch_is_loaded(tmp_path
     assert "cannot be written: Not a directory" in refusal(tmp_path / "file" / "run")
 
 
+@pytest.mark.parametrize("folder", ["link", "link/run"])
+def test_so_is_a_link_to_nothing(folder, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    assert "cannot be written: Not a directory" in refusal(tmp_path / folder)
+
+
 def test_a_setting_that_a_file_misspells_is_named(tmp_path):
     config = tmp_path / "mine.yaml"
     config.write_text("learning_rte: 1\n")

@@ -39,6 +39,8 @@ _REPLIES = (
     *("response", "output", "completion", "reply", "generation", "generated_text"),
     *("prediction", "final_output", "final_answer"),
 )
+# How the name of a column begins whose message is no reply, but what one should have been
+_EXPECTED = re.compile(r"(?i:expected|reference|gold|golden|correct|ideal|target|label)s?(?![a-z])")
 _STEP = frozenset(Step.__struct_fields__)
 _TRAJECTORY = frozenset(Trajectory.__struct_fields__)
 _ENDED = frozenset(("stop_reason", "dialect"))  # fields of each trajectory that is written
@@ -212,10 +214,10 @@ def _with_reply(
     if speaker(value.messages[-1]) == "assistant":
         return value
     others = {name: cell for name, cell in mapping(row).items() if name != place}
+    golds = set(columns.named(others, columns.GOLD_ANSWERS))
+    golds |= {name for name in others if _EXPECTED.match(str(name))}
+    messages_beside = [name for name in others if is_chat([others[name]]) and name not in golds]
     columns_of_replies = list(_REPLIES)
-    messages_beside = [
-        name for name in others if is_chat([others[name]]) and name not in columns.GOLD_ANSWERS
-    ]
     if len(messages_beside) == 1:
         columns_of_replies += messages_beside
     for name in columns_of_replies:

@@ -70,7 +70,7 @@ def local_file(path: PathLike) -> Path:
 
 def is_named_as_data(path: Path, endings: tuple[str, ...] = _READ) -> bool:
     """Whether a file of this name is one with rows, packed or not."""
-    return path.name.removesuffix(".gz").lower().endswith(endings)
+    return path.name.lower().removesuffix(".gz").endswith(endings)
 
 
 def inside(folder: Path) -> list[Path]:
@@ -217,7 +217,7 @@ def total_rows(paths: Iterable[Path], limit: int | None) -> int | None:
 
 
 def _file_rows(file: Path) -> Iterator[tuple[int, Data]]:
-    name = file.name.removesuffix(".gz").lower()
+    name = file.name.lower().removesuffix(".gz")
     if name.endswith((".jsonl", ".ndjson")):
         return _episodes(file, read_lines(file))
     if name.endswith(".json"):

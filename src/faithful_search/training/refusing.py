@@ -422,7 +422,8 @@ def check_folder(output_dir: str | None, resume: bool, overwrite: bool) -> None:
     if os.environ.get("RANK", "0") != "0":  # the first process may own it by now
         return
     out = Path(output_dir or ".")
-    nearest = next(path for path in (out, *out.absolute().parents) if path.exists())
+    parents = out.absolute().parents
+    nearest = next(path for path in (out, *parents) if path.exists() or path.is_symlink())
     if not nearest.is_dir():
         raise ConfigError(f"--out {out} cannot be written: {os.strerror(errno.ENOTDIR)}")
     if not os.access(nearest, os.W_OK):
