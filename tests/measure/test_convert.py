@@ -92,6 +92,16 @@ def test_a_folder_with_files_of_an_earlier_conversion_is_an_error(source, tmp_pa
         convert(fewer, out, "openai")
 
 
+def test_a_refused_conversion_leaves_the_folder_as_it_was(source, tmp_path):
+    out = tmp_path / "out"
+    convert(source, out, "openai")
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    fewer = file_of(tmp_path / "b.jsonl", [EPISODE.to_json()])
+    with pytest.raises(ConfigError):
+        convert(fewer, out, "atif")
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
 def test_a_name_that_ends_in_gz_makes_a_packed_file(source, tmp_path):
     convert(source, tmp_path / "out.jsonl", "trajectory")
     convert(source, tmp_path / "out.jsonl.gz", "trajectory")

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, get_args
 
 import msgspec
@@ -95,18 +96,22 @@ def _write_lines(out: Path, files: Iterable[tuple[str, bytes]]) -> None:
 
 
 def _write_files(folder: Path, files: Iterable[tuple[str, bytes]]) -> None:
-    """Raises `ConfigError` where files of an earlier conversion are beside these: who reads the
-    folder would take both for one.
+    """Raises `ConfigError` where files of an earlier conversion would stay beside these, and leaves
+    the folder as it is: who reads it would take both for one.
     """
     earlier = {path.name for path in folder.iterdir() if _NAME_OF_ROW.fullmatch(path.name)}
-    for name, data in files:
-        (folder / name).write_bytes(data)
-        earlier.discard(name)
-    if earlier:
-        raise ConfigError(
-            f"{folder} also holds {len(earlier)} files of an earlier conversion, such as "
-            f"{min(earlier)}: delete them, or name another folder"
-        )
+    with TemporaryDirectory(prefix=".convert-", dir=folder) as name_of_new:
+        new = Path(name_of_new)
+        for name, data in files:
+            (new / name).write_bytes(data)
+            earlier.discard(name)
+        if earlier:
+            raise ConfigError(
+                f"{folder} also holds {len(earlier)} files of an earlier conversion, such as "
+                f"{min(earlier)}: delete them, or name another folder"
+            )
+        for path in new.iterdir():
+            path.replace(folder / path.name)
 
 
 def _refuse_source(source: Path, out: Path) -> None:
