@@ -91,6 +91,12 @@ def test_a_failure_beside_a_result_is_a_note_beside_evidence(content):
     assert step.note == "quota"
 
 
+@pytest.mark.parametrize("content", [{"result": 0}, {"answer": 0}, {"answer": False}])
+def test_a_number_that_a_tool_returned_is_evidence(content):
+    [item] = read(content).evidence
+    assert item.text == json.dumps(content)
+
+
 WALL = {"title": "Ada", "url": "https://ex.org/b", "text": "Verify you are human to see Oslo."}
 
 

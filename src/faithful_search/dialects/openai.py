@@ -476,7 +476,8 @@ def _text_of_page(
 
     `is_named`: it has a title or an address.
     """
-    has_empty_text = first(fields, _TEXTS) is not None
+    # A number or a switch, such as `{"answer": 0}`, is no text that is empty
+    has_empty_text = isinstance(first(fields, _TEXTS), str | list | Mapping)
     url = _first_filled(fields, _URLS)
     content = {name: entry for name, entry in fields.items() if _is_of_content(name, entry)}
     texts = [entry for entry in content.values() if isinstance(entry, str)]
