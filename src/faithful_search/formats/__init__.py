@@ -20,6 +20,7 @@ from .base import Chat, Format, Messages, mapping, mappings
 from .chat import TAGLIKE
 from .message_parts import speaker
 from .messages import is_chat
+from .rag import with_contexts
 
 __all__ = [
     "Chat",
@@ -95,19 +96,19 @@ def content(row: Any, column: str | None = None, as_written: bool = False) -> Co
     chat = read(row)
     if chat is not None:
         place = chat.format or "messages"
-        return Content(_with_reply(chat, row, place, as_written), place)
+        return Content(_with_columns(chat, row, place, as_written), place)
     if not isinstance(row, Mapping):
         raise DataError(refusal(row))
     for name in columns.named(row, (*columns.MESSAGES, *columns.TEXTS)):
         value = _understood(row[name], as_written)
         if value is not None:
             with_prompt = _with_prompt(value, name, row)
-            return Content(_with_reply(with_prompt, row, name, as_written), name)
+            return Content(_with_columns(with_prompt, row, name, as_written), name)
     for columns_read in (_records(row, as_written), _tagged_texts(row)):
         contents = list(columns_read)
         if len(contents) == 1:
             [(value, place)] = contents
-            return Content(_with_reply(value, row, place, as_written), place)
+            return Content(_with_columns(value, row, place, as_written), place)
     has = ", ".join(map(str, row)) or "nothing"
     otherwise = _nearest(row) or "It is no record of a known format either (docs/dialects.md)"
     raise DataError(f"no column with messages or text; it has: {has}. {otherwise}")
@@ -200,6 +201,16 @@ def _with_prompt(
 def _is_answered(messages: Sequence[Any]) -> bool:
     """Whether an agent or a tool has spoken in these messages."""
     return any(speaker(message) not in ("system", "user") for message in messages)
+
+
+def _with_columns(
+    value: Trajectory | Chat | str, row: Any, place: str, as_written: bool
+) -> Trajectory | Chat | str:
+    """A chat with what other columns of its row say of the same episode; anything else as it is.
+    `place` is the chat's own column.
+    """
+    value = _with_reply(value, row, place, as_written)
+    return with_contexts(value, mapping(row)) if isinstance(value, Chat) else value
 
 
 def _with_reply(
