@@ -240,6 +240,32 @@ def test_a_message_that_is_the_gold_answer_is_no_reply(column):
     assert fs.parse({"messages": [ASKED, CALLING, RESULT], column: REPLY}).answer is None
 
 
+@pytest.mark.parametrize(
+    "column", ["reference_outputs", "referenceOutputs", "expected_output", "gold_trajectory"]
+)
+@pytest.mark.parametrize("expected", [{"messages": [ASKED, REPLY]}, [REPLY], "<answer>V</answer>"])
+def test_a_chat_that_should_have_been_is_not_the_agents(column, expected):
+    with pytest.raises(fs.FaithfulSearchError, match=f"{column}' is what was expected"):
+        fs.parse({"inputs": {"question": QUESTION}, column: expected})
+
+
+def test_the_agents_chat_is_told_from_it(tmp_path):
+    wrong = {"role": "assistant", "content": "Oslo"}
+    row = {"run": [ASKED, wrong], "reference_outputs": {"messages": [ASKED, REPLY]}}
+    assert read(row, tmp_path).answer == "Oslo"
+
+
+@pytest.mark.parametrize("expected", [{"messages": [ASKED, REPLY]}, [ASKED, REPLY], REPLY])
+def test_the_reply_that_should_have_been_is_the_gold_answer(expected, tmp_path):
+    row = {"messages": [ASKED, REPLY], "reference_outputs": expected}
+    assert read(row, tmp_path).answers == ("Veldt",)
+
+
+def test_what_a_tool_should_have_returned_is_no_gold_answer(tmp_path):
+    row = {"messages": [ASKED, REPLY], "reference_outputs": [ASKED, CALLING, RESULT]}
+    assert read(row, tmp_path).answers == ()
+
+
 def test_a_reply_is_no_gold_answer(tmp_path):
     row = {"messages": [ASKED], "output": "Veldt", "target": "Oslo"}
     assert read(row, tmp_path).answers == ("Oslo",)
