@@ -190,6 +190,17 @@ def test_what_was_asked_beside_such_a_number_supports_nothing(response):
     assert QUERY not in passage.text
 
 
+@pytest.mark.parametrize(
+    "text", ["\u200b", "\ufeff", "\u200b \u2060\n\u00ad", '{"text": "\u200d"}']
+)
+def test_characters_without_width_are_a_note(text):
+    assert kind(text) == "empty"
+
+
+def test_words_among_characters_without_width_are_evidence():
+    assert kind("\u200bOslo\u200b") is None
+
+
 @pytest.mark.parametrize("text", ["<results></results>", "<documents>\n</documents>", "<none />"])
 def test_tags_around_nothing_are_a_note(text):
     assert kind(text) == "empty"

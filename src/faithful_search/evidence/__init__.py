@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from .. import loose_json
+from ..text import is_blank
 from ..trajectory import Evidence, Step, ToolCall, Trajectory
 from .copies import any_copy, marked, texts_of, unframed
 from .phrases import (
@@ -80,7 +81,7 @@ class _Leaf(NamedTuple):
 
     @property
     def is_blank(self) -> bool:
-        return self.value is None or not str(self.value).strip()
+        return self.value is None or is_blank(str(self.value))
 
     @property
     def is_zero(self) -> bool:
@@ -143,7 +144,7 @@ def note_kind(passage: Evidence, texts: Sequence[str] = ()) -> Kind | None:
 
 def _kind_of_response(response: str, texts: Sequence[str]) -> Kind | None:
     """The kind of a text as the tool wrote it; of JSON, where all its fields are notes."""
-    if _EMPTY_TAGS.fullmatch(response):
+    if _EMPTY_TAGS.fullmatch(response) or is_blank(response):
         return "empty"
     leaves = _leaves_in(response)
     holds_nothing = _NOTHING.search(response) is not None
