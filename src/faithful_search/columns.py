@@ -288,7 +288,7 @@ def answers(value: Any) -> tuple[str, ...]:
 
 def _answers(value: Any) -> Iterator[str]:
     if isinstance(value, Mapping):
-        messages = value.get("messages")
+        messages: Any = value.get("messages")
         yield from _of_chat(messages) if _is_chat(messages) else _of_object(value)
     elif _is_chat(value):
         yield from _of_chat(value)

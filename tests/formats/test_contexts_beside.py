@@ -40,6 +40,11 @@ def test_the_answer_stays_the_answer():
     assert trajectory.answer == "Veldt"
 
 
+def test_a_reply_in_two_messages_stays_behind_them():
+    trajectory = fs.parse({"messages": [*CHAT, CHAT[1]], "retrieved_contexts": [BORN]})
+    assert trajectory.answer == "Veldt\nVeldt"
+
+
 AGAIN = [*CHAT, {"role": "user", "content": "And Bob?"}, {"role": "assistant", "content": "Oslo"}]
 IN_TAGS = [CHAT[0], {"role": "assistant", "content": "<think>So.</think><answer>Veldt</answer>"}]
 UNCERTAIN: dict[str, dict[str, Any]] = {

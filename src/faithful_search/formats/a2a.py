@@ -21,7 +21,7 @@ def read(value: Any) -> Chat | None:
     is_task = fields.get("kind") == "task" or any(name in fields for name in _CONTEXT)
     if not is_task or text(status.get("state")) is None:
         return None
-    messages = [_message(message) for message in mappings(fields, "history")]
+    messages: Messages = [_message(message) for message in mappings(fields, "history")]
     last = _message(mapping(status, "message"))
     if last.get("content") and last not in messages:
         messages.append(last)

@@ -22,6 +22,7 @@ from .. import columns, loose_json
 from .base import Chat, Format, mapping, mappings, text
 from .blocks import as_json
 from .chat import TAGLIKE, Message
+from .message_parts import speaker
 from .messages import read as read_messages
 from .searches import passage, search
 
@@ -70,13 +71,15 @@ def with_contexts(chat: Chat, row: Mapping[str, Any]) -> Chat:
         if not cell or not isinstance(cell, str | list | Mapping):
             continue
         contexts = _read_contexts([cell] if text(cell) and _listed(cell) is None else cell)
-        said = read_messages(messages)
-        if contexts is not None and _are_returned(contexts, said):
+        conversation = read_messages(messages)
+        if contexts is not None and _are_returned(contexts, conversation):
             continue
-        question = _only_question(said)
+        question = _only_question(conversation)
         if contexts is not None and question is not None and _says_retrieved(name):
-            found = search("retrieval", {"query": question}, contexts)
-            messages = [*messages[:-1], *found, messages[-1]]
+            retrieval = search("retrieval", {"query": question}, contexts)
+            speakers = list(map(speaker, messages))
+            reply = speakers.index("assistant")
+            messages = [*messages[:reply], *retrieval, *messages[reply:]]
         else:
             count = len(cell) if isinstance(cell, list) else 1
             left_out[f"contexts in {name!r}, which the agent may not have read"] = count
@@ -90,9 +93,9 @@ def _says_retrieved(name: str) -> bool:
     return name.lower().startswith("retriev")
 
 
-def _are_returned(contexts: Sequence[Mapping[str, str]], said: Sequence[Message]) -> bool:
+def _are_returned(contexts: Sequence[Mapping[str, str]], conversation: Sequence[Message]) -> bool:
     """Whether tools returned all of these contexts in a chat."""
-    returned = "\n".join(message.content for message in said if message.role == "tool")
+    returned = "\n".join(message.content for message in conversation if message.role == "tool")
     return all(_is_in(context["content"], returned) for context in contexts)
 
 
@@ -101,9 +104,9 @@ def _is_in(context: str, returned: str) -> bool:
     return context in returned or as_json(context)[1:-1] in returned
 
 
-def _only_question(said: Sequence[Message]) -> str | None:
+def _only_question(conversation: Sequence[Message]) -> str | None:
     """The question of a chat that is no more than a question and a reply in words; else `None`."""
-    turns = [message for message in said if message.role != "system"]
+    turns = [message for message in conversation if message.role != "system"]
     if [message.role for message in turns] != ["user", "assistant"]:
         return None
     question, reply = turns
