@@ -65,7 +65,8 @@ GOLD_ANSWERS = (
 what the model answered. `Final answer` is GAIA's, with this capital and this space alone: a
 `final_answer` is a model's.
 """
-_CERTAINLY_GOLD = tuple(name for name in GOLD_ANSWERS if name not in _PERHAPS_GOLD)
+CERTAINLY_GOLD = tuple(name for name in GOLD_ANSWERS if name not in _PERHAPS_GOLD)
+"""Those of them that no program uses for what the model answered."""
 ALIASES = (
     *("answer_aliases", "answers_aliases", "gold_aliases", "aliases"),
     "answer_en_validate",
@@ -111,6 +112,7 @@ _OUTPUT_FIELDS = ("expected_answer", "expected_output", "expected", "output", "r
 """Fields of what an evaluation set expects (LangSmith's `reference_outputs`), where it has none of
 the others.
 """
+_ASKING = ("system", "developer", "user", "human", "tool", "function")  # roles of no reply
 _YES_NO = "yes_no_answer"
 _QUOTED = r"""(?:'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+")"""
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -196,7 +198,7 @@ def _gold_places(
     """Where gold answers may stand: what the names of the columns there begin with, the object, and
     the columns in it.
     """
-    yield "", row, _CERTAINLY_GOLD
+    yield "", row, CERTAINLY_GOLD
     for prefix, metadata in _objects_in(row, ["metadata"]):
         # A truth value may be somebody's label of what the agent answered
         fields = {name: value for name, value in metadata.items() if not isinstance(value, bool)}
@@ -286,7 +288,10 @@ def answers(value: Any) -> tuple[str, ...]:
 
 def _answers(value: Any) -> Iterator[str]:
     if isinstance(value, Mapping):
-        yield from _of_object(value)
+        messages: Any = value.get("messages")
+        yield from _of_chat(messages) if _is_chat(messages) else _of_object(value)
+    elif _is_chat(value):
+        yield from _of_chat(value)
     elif isinstance(value, list | tuple):
         for entry in value:  # a text in a list is an answer, also one like "[0, 1]"
             yield from _split(entry) if isinstance(entry, str) else _answers(entry)
@@ -298,6 +303,20 @@ def _answers(value: Any) -> Iterator[str]:
         yield from _answers(value.tolist())
     elif value is not None and not (isinstance(value, float) and math.isnan(value)):
         yield str(value)
+
+
+def _is_chat(value: Any) -> bool:
+    """Whether this is a list of messages."""
+    if not isinstance(value, list | tuple) or not value:
+        return False
+    return all(isinstance(entry, Mapping) and "role" in entry for entry in value)
+
+
+def _of_chat(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The last reply of a conversation that should have been."""
+    replies = [message for message in messages if message["role"] not in _ASKING]
+    if replies:
+        yield from _answers(replies[-1].get("content"))
 
 
 def _of_object(value: Mapping[str, Any]) -> Iterator[str]:

@@ -9,6 +9,7 @@ import string
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from unicodedata import category
 
 from .answer_tokens import UNSPACED, tokens
 from .bundled import bundled_json
@@ -155,6 +156,16 @@ def sentences(text: str) -> list[str]:
 def content_words(text: str) -> list[str]:
     """The lower-cased words of `text` in order, without English function words."""
     return [word for word in _WORD.findall(text.lower()) if word not in FUNCTION_WORDS]
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text shows nothing: it has no characters but blanks and those without width.
+
+    Example:
+        >>> is_blank("\u200b \ufeff"), is_blank("\u200bVeldt")
+        (True, False)
+    """
+    return all(character.isspace() or category(character) == "Cf" for character in text)
 
 
 def well_formed(text: str) -> str:

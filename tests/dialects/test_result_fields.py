@@ -205,3 +205,51 @@ def test_an_object_with_other_fields_is_evidence_as_a_whole(results):
 
 def test_an_empty_passage_keeps_its_place():
     assert texts([{"id": "1", "text": ""}, {"id": "2", "text": FOUND}]) == ["", FOUND]
+
+
+OF_CHROMA: dict[str, Any] = {
+    "ids": [["d1", "d2"]],
+    "documents": [[FOUND, RIVER]],
+    "metadatas": [[{"title": "Ada", "source": "https://ex.org/ada"}, None]],
+    "distances": [[0.1, 0.4]],
+    "embeddings": None,
+}
+IN_COLUMNS: dict[str, Any] = {
+    "of a query": OF_CHROMA,
+    "of two queries": {
+        "ids": [["d1"], ["d2"]],
+        "documents": [[FOUND], [RIVER]],
+        "metadatas": [[{"title": "Ada", "source": "https://ex.org/ada"}], [None]],
+    },
+    "got by ids": {name: lists and lists[0] for name, lists in OF_CHROMA.items()},
+    "in a result": {"result": OF_CHROMA, "results": [OF_CHROMA]},
+}
+
+
+@pytest.mark.parametrize("body", IN_COLUMNS.values(), ids=IN_COLUMNS)
+def test_lists_side_by_side_are_results(body):
+    evidence, _ = load("openai").read_body(json.dumps(body))
+    read_passages = [(passage.label, passage.title, passage.text) for passage in evidence]
+    assert read_passages == [("d1", "Ada", FOUND), ("d2", "", RIVER)]
+
+
+def test_an_address_among_metadata_is_the_results():
+    evidence, _ = load("openai").read_body(json.dumps(OF_CHROMA))
+    assert [passage.url for passage in evidence] == ["https://ex.org/ada", ""]
+
+
+def test_lists_of_nothing_side_by_side_are_a_note():
+    body = {"ids": [[]], "documents": [[]], "metadatas": [[]], "included": ["documents"]}
+    assert texts(body) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"ids": ["d1", "d2"], "documents": [FOUND]},
+        {"ids": "d1", "documents": [[FOUND]]},
+        {"ids": [["d1"], []], "documents": [[FOUND]], "metadatas": [[None], [None]]},
+    ],
+)
+def test_of_lists_that_do_not_fit_no_text_is_lost(body):
+    assert FOUND in "".join(texts(body))

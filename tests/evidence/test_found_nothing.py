@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from faithful_search.evidence import note_kind
+from faithful_search.evidence import note_kind, supported_by
 from faithful_search.evidence.copies import texts_of
 from faithful_search.trajectory import Evidence, ToolCall
 
@@ -130,6 +130,75 @@ def test_an_answer_beside_it_is_evidence(response):
 )
 def test_what_else_stands_there_is_evidence(response):
     assert kind(json.dumps(response)) is None
+
+
+ZERO = [
+    {"result": 0},
+    {"result": False},
+    {"result": 0.0, "error": None},
+    {"success": True, "result": 0},
+    {"query": QUERY, "result": False},
+    {"output": 0},
+    {"value": 0},
+    {"result": {"value": 0}},
+    {"result": 0, "unit": ""},
+    {"temperature": 0},
+    {"is_prime": False},
+    [0],
+]
+
+
+@pytest.mark.parametrize("response", ZERO)
+def test_a_number_of_none_that_is_all_a_tool_returned_is_evidence(response):
+    assert kind(json.dumps(response)) is None
+
+
+@pytest.mark.parametrize("response", ZERO)
+def test_so_is_such_a_number_that_python_printed(response):
+    assert kind(str(response)) is None
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        {"count": 0, "items": []},
+        {"total": 0},
+        {"success": False},
+        {"found": False},
+        {"hits": 0},
+        {"result": None},
+        {"result": {"count": 0}},
+        {"result": False, "items": []},
+        {"exit_code": 0, "stdout": ""},
+        {"returnCode": 0},
+        {"text": "", "length": 0},
+        {"data": [], "has_more": False},
+        {"total": 0, "timed_out": False},
+        {"query": QUERY, "total": 0},
+        {"message": "No results found.", "start": 0},
+        {"result": False, "message": "No results found."},
+    ],
+)
+def test_a_number_of_none_that_says_how_it_went_is_a_note(response):
+    assert kind(json.dumps(response)) in ("empty", "echo")
+
+
+@pytest.mark.parametrize("response", [{"claim": QUERY, "upheld": False}, {"x": QUERY, "result": 0}])
+def test_what_was_asked_beside_such_a_number_supports_nothing(response):
+    call = ToolCall("search", {"query": QUERY})
+    [passage] = supported_by([Evidence(json.dumps(response))], call)
+    assert QUERY not in passage.text
+
+
+@pytest.mark.parametrize(
+    "text", ["\u200b", "\ufeff", "\u200b \u2060\n\u00ad", '{"text": "\u200d"}']
+)
+def test_characters_without_width_are_a_note(text):
+    assert kind(text) == "empty"
+
+
+def test_words_among_characters_without_width_are_evidence():
+    assert kind("\u200bOslo\u200b") is None
 
 
 @pytest.mark.parametrize("text", ["<results></results>", "<documents>\n</documents>", "<none />"])

@@ -91,6 +91,32 @@ def test_a_failure_beside_a_result_is_a_note_beside_evidence(content):
     assert step.note == "quota"
 
 
+@pytest.mark.parametrize("content", [{"result": 0}, {"answer": 0}, {"answer": False}])
+def test_a_number_that_a_tool_returned_is_evidence(content):
+    [item] = read(content).evidence
+    assert item.text == json.dumps(content)
+
+
+UNSEEN = "\u200b\ufeff"
+
+
+def test_a_page_of_characters_without_width_is_empty():
+    pages = read([PASSAGE, {"title": "Bo", "url": "https://ex.org/bo", "text": UNSEEN}]).evidence
+    assert [page.text for page in pages] == [PASSAGE["text"], ""]
+
+
+@pytest.mark.parametrize("content", [UNSEEN, {"result": UNSEEN}, [{"text": UNSEEN}], [UNSEEN]])
+def test_a_response_of_characters_without_width_is_a_note(content):
+    step = read(content)
+    assert step.evidence == ()
+    assert step.note
+
+
+def test_in_a_text_with_tags_such_a_response_is_no_evidence():
+    text = f"<search>Ada</search><information>{UNSEEN}</information><answer>Oslo</answer>"
+    assert parse(text, "search_r1").passages == []
+
+
 WALL = {"title": "Ada", "url": "https://ex.org/b", "text": "Verify you are human to see Oslo."}
 
 

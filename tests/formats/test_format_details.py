@@ -329,7 +329,7 @@ def test_every_format_has_its_row_here() -> None:
     others = {
         *("mistral", "openai_evals", "react", "react_steps", "api_response", "dspy", "langfuse"),
         *("pydantic_ai", "rag", "browsecomp_plus", "exports", "report", "message_lines"),
-        *("role_lines", "streams", "weave", "ai_sdk", "autogen", "miroflow"),
+        *("role_lines", "streams", "weave", "ai_sdk", "autogen", "miroflow", "a2a"),
     }
     assert set(formats.formats()) <= {*FORMATS, *others}
 

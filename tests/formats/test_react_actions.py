@@ -128,3 +128,24 @@ def test_words_with_brackets_are_no_json(action):
 )
 def test_an_answer_in_json_is_handed_in(action):
     assert parse(f"Question: Who?\nThought: a\nAction: {action}").answer == "Veldt"
+
+
+@pytest.mark.parametrize("equation", ["E=mc2", "x = 5", "a=1, b=2", "x==5", "n=None", "A={1, 2}"])
+@pytest.mark.parametrize("written", ["Finish({})", "Finish[{}]", "submit({})", "final_answer({})"])
+def test_an_equation_is_an_answer_and_no_keyword(written, equation):
+    action = written.format(equation)
+    assert parse(f"Question: What?\nThought: a\nAction: {action}").answer == equation
+
+
+@pytest.mark.parametrize(
+    ("action", "answer"),
+    [
+        ("Finish(answer=Veldt)", "Veldt"),
+        ("finish(answer='Veldt', confidence=3)", "Veldt"),
+        ("finish(result=42)", "42"),
+        ("submit_answer(final='Veldt')", "Veldt"),
+        ("Finish(answer=E=mc2)", "E=mc2"),
+    ],
+)
+def test_an_answer_with_its_keyword_is_what_stands_behind_it(action, answer):
+    assert parse(f"Question: What?\nThought: a\nAction: {action}").answer == answer

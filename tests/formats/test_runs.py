@@ -240,6 +240,32 @@ def test_a_message_that_is_the_gold_answer_is_no_reply(column):
     assert fs.parse({"messages": [ASKED, CALLING, RESULT], column: REPLY}).answer is None
 
 
+@pytest.mark.parametrize(
+    "column", ["reference_outputs", "referenceOutputs", "expected_output", "gold_trajectory"]
+)
+@pytest.mark.parametrize("expected", [{"messages": [ASKED, REPLY]}, [REPLY], "<answer>V</answer>"])
+def test_a_chat_that_should_have_been_is_not_the_agents(column, expected):
+    with pytest.raises(fs.FaithfulSearchError, match=f"{column}' is what was expected"):
+        fs.parse({"inputs": {"question": QUESTION}, column: expected})
+
+
+def test_the_agents_chat_is_told_from_it(tmp_path):
+    wrong = {"role": "assistant", "content": "Oslo"}
+    row = {"run": [ASKED, wrong], "reference_outputs": {"messages": [ASKED, REPLY]}}
+    assert read(row, tmp_path).answer == "Oslo"
+
+
+@pytest.mark.parametrize("expected", [{"messages": [ASKED, REPLY]}, [ASKED, REPLY], REPLY])
+def test_the_reply_that_should_have_been_is_the_gold_answer(expected, tmp_path):
+    row = {"messages": [ASKED, REPLY], "reference_outputs": expected}
+    assert read(row, tmp_path).answers == ("Veldt",)
+
+
+def test_what_a_tool_should_have_returned_is_no_gold_answer(tmp_path):
+    row = {"messages": [ASKED, REPLY], "reference_outputs": [ASKED, CALLING, RESULT]}
+    assert read(row, tmp_path).answers == ()
+
+
 def test_a_reply_is_no_gold_answer(tmp_path):
     row = {"messages": [ASKED], "output": "Veldt", "target": "Oslo"}
     assert read(row, tmp_path).answers == ("Oslo",)
@@ -337,6 +363,79 @@ def test_parts_of_a2a_are_words():
     ]
     trajectory = fs.parse({"history": messages})
     assert (trajectory.question, trajectory.answer) == (QUESTION, "Veldt")
+
+
+def spoken(role: str, words: str) -> dict[str, Any]:
+    return {"kind": "message", "role": role, "parts": [{"kind": "text", "text": words}]}
+
+
+TASK = {"id": "1", "contextId": "c", "kind": "task", "status": {"state": "completed"}}
+ASKED_BY_A2A = spoken("user", QUESTION)
+ARTIFACT = {"artifactId": "a", "parts": [{"kind": "text", "text": "Veldt"}]}
+DATA = {"artifactId": "b", "parts": [{"kind": "data", "data": {"results": [PAGE]}}]}
+DONE = {"state": "completed", "message": spoken("agent", "I am done.")}
+A2A: dict[str, dict[str, Any]] = {
+    "an artifact": {**TASK, "history": [ASKED_BY_A2A], "artifacts": [ARTIFACT]},
+    "words on the way": {
+        **TASK,
+        "history": [ASKED_BY_A2A, spoken("agent", "I look.")],
+        "artifacts": [ARTIFACT],
+    },
+    "words at the end": {
+        **TASK,
+        "status": DONE,
+        "history": [ASKED_BY_A2A],
+        "artifacts": [ARTIFACT],
+    },
+    "words alone": {
+        **TASK,
+        "status": {"state": "completed", "message": spoken("agent", "Veldt")},
+        "history": [ASKED_BY_A2A],
+    },
+    "data beside it": {**TASK, "history": [ASKED_BY_A2A], "artifacts": [DATA, ARTIFACT]},
+    "without kinds": {
+        "contextId": "c",
+        "status": {"state": "TASK_STATE_COMPLETED"},
+        "history": [{"role": "ROLE_USER", "content": [{"text": QUESTION}]}],
+        "artifacts": [{"parts": [{"text": "Veldt"}]}],
+    },
+}
+
+
+@pytest.mark.parametrize("task", A2A.values(), ids=A2A)
+def test_what_a_task_of_a2a_hands_over_is_the_answer(task):
+    assert fs.parse(task).answer == "Veldt"
+
+
+@pytest.mark.parametrize("task", A2A.values(), ids=A2A)
+def test_it_answers_what_was_asked_in_its_history(task):
+    assert fs.parse(task).question == QUESTION
+
+
+@pytest.mark.parametrize("task", A2A.values(), ids=A2A)
+def test_an_artifact_of_a2a_is_no_evidence(task):
+    assert fs.parse(task).passages == []
+
+
+def test_what_an_agent_of_a2a_asks_back_stays_in_its_place():
+    asked_back = [spoken("agent", "Which Ada?"), spoken("user", "Mirov.")]
+    read_task = fs.parse({**TASK, "history": [ASKED_BY_A2A, *asked_back], "artifacts": [ARTIFACT]})
+    assert [step.answer for step in read_task.steps] == ["Which Ada?", "Veldt"]
+
+
+def test_a_message_of_a2a_is_not_read_twice():
+    history = [ASKED_BY_A2A, DONE["message"]]
+    assert fs.parse({**TASK, "status": DONE, "history": history}).answer == "I am done."
+
+
+def test_data_in_an_artifact_are_an_issue():
+    issues = fs.parse(A2A["data beside it"]).all_issues()
+    assert "content_unread" in [issue.kind for issue in issues]
+
+
+def test_a_task_in_a_reply_is_read():
+    reply = {"jsonrpc": "2.0", "id": "1", "result": A2A["an artifact"]}
+    assert fs.parse(reply).answer == "Veldt"
 
 
 def test_an_agents_span_of_pydantic_ai_is_read_where_none_is_of_a_model():

@@ -119,6 +119,13 @@ OTHERS: dict[str, Any] = {
             {"source": "agent", "type": "ToolCallSummaryMessage", "content": "Ada"},
         ]
     },
+    "a2a": {
+        "contextId": "c",
+        "kind": "task",
+        "status": {"state": "completed", "message": {"role": "agent", "parts": [{"text": "Done"}]}},
+        "history": [{"role": "user", "parts": [{"kind": "text", "text": "Who?"}]}],
+        "artifacts": [{"parts": [{"kind": "text", "text": "Ada"}, {"kind": "data", "data": {}}]}],
+    },
     "miroflow": {
         "input": {"task_description": "Who?"},
         "main_agent_message_history": {"system_prompt": "s", "message_history": CHAT},

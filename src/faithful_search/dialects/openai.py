@@ -27,7 +27,7 @@ from ..formats.base import first, mapping, mappings
 from ..formats.blocks import as_json, result as read_result
 from ..formats.quotes import code_of
 from ..trajectory import Evidence, Span
-from .passages import headed, label_of, read_json, read_snippets, text_of
+from .passages import headed, in_columns, label_of, read_json, read_snippets, text_of
 from .tool_calls import BARE, MARKS, ToolCalls
 
 _LISTS = (
@@ -205,7 +205,7 @@ class OpenAI(ToolCalls):
             is_structured = structured and not fields["content"]
             return self.read_body(as_json(structured) if is_structured else returned)
         passages = _passages(fields)
-        if not passages and _listed(fields) == []:
+        if not passages and [] in (_listed(fields), in_columns(fields)):
             return [], body
         return passages or [Evidence(body)], ""
 
@@ -375,6 +375,9 @@ def _passages(value: Any, depth: int = 0) -> list[Evidence]:
         return passages
     if not isinstance(value, dict):
         return []
+    columns = in_columns(value)
+    if columns is not None:
+        return _passages(columns, depth + 1)
     results = _listed(value)
     if results is not None and not isinstance(value.get("text"), str):
         passages = _passages(results, depth + 1)
@@ -476,7 +479,8 @@ def _text_of_page(
 
     `is_named`: it has a title or an address.
     """
-    has_empty_text = first(fields, _TEXTS) is not None
+    # A number or a switch, such as `{"answer": 0}`, is no text that is empty
+    has_empty_text = isinstance(first(fields, _TEXTS), str | list | Mapping)
     url = _first_filled(fields, _URLS)
     content = {name: entry for name, entry in fields.items() if _is_of_content(name, entry)}
     texts = [entry for entry in content.values() if isinstance(entry, str)]

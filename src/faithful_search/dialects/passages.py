@@ -5,7 +5,7 @@ and answers in a box.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from .. import loose_json
@@ -32,6 +32,8 @@ _BY_RANK = (
 )
 _LABELS = frozenset(_BY_RANK)
 _LONGEST_LABEL = 200
+# Lists of Chroma's, with the field of a result that each holds
+_COLUMNS = {"ids": "id", "documents": "text", "metadatas": "metadata", "uris": "url"}
 _SNIPPET = re.compile(
     r"<(?P<tag>snippet|webpage)\b"
     r"(?:\s{1,9}+id=(?P<label>\"[^\"<>\n]{0,200}\"|'[^'<>\n]{0,200}'|[^\s<>]{1,200}))?+[^<>]{0,1000}>"
@@ -183,6 +185,30 @@ def text_of(value: Any) -> str:
     if value is None:
         return ""
     return as_json(value)
+
+
+def in_columns(response: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """The results of a response that lists their ids, texts and metadata apart, in the same order,
+    as Chroma does: for one query, or in a list for each. `None` for any other response.
+
+    Example:
+        >>> in_columns({"ids": [["d1"]], "documents": [["Rome"]], "metadatas": [[{"page": 7}]]})
+        [{'id': 'd1', 'text': 'Rome', 'metadata': {'page': 7}}]
+    """
+    listed: dict[str, list[Any]] = {}
+    for name, field in _COLUMNS.items():
+        column = response.get(name)
+        if isinstance(column, list):
+            of_queries = bool(column) and all(isinstance(entry, list) for entry in column)
+            listed[field] = list(chain.from_iterable(column)) if of_queries else column
+    lengths = {len(column) for column in listed.values()}
+    if "id" not in listed or len(listed) < 2 or len(lengths) > 1:
+        return None
+    results = []
+    for values in zip(*listed.values(), strict=True):
+        result = dict(zip(listed, values, strict=True))
+        results.append({field: value for field, value in result.items() if value is not None})
+    return results
 
 
 def read_list(body: str, keys: Sequence[str]) -> tuple[list[Evidence], str]:

@@ -14,6 +14,7 @@ from msgspec.structs import force_setattr
 from ..evidence import only_notes, sifted
 from ..formats.chat import END, Message
 from ..formats.cited import moved
+from ..text import is_blank
 from ..trajectory import Evidence, Issue, Source, Span, Step, ToolCall, Trajectory
 from .cited import Sent
 from .fence import unescape
@@ -509,6 +510,9 @@ def _read_response(
     elif dialect.numbers_passages:
         for number, passage in enumerate(evidence, start=1):
             force_setattr(passage, "label", str(number))  # frozen, but not shared yet
+    for passage in evidence:
+        if is_blank(passage.text):
+            force_setattr(passage, "text", "")  # as above
     # A note among passages stays in its place, by which it may be cited.
     if only_notes(evidence, call):
         evidence, notes = sifted(evidence, call)

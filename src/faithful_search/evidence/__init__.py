@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from .. import loose_json
+from ..text import is_blank
 from ..trajectory import Evidence, Step, ToolCall, Trajectory
 from .copies import any_copy, marked, texts_of, unframed
 from .phrases import (
@@ -27,7 +28,7 @@ from .phrases import (
     may_begin_a_note,
     only_confirms,
 )
-from .services import without_request
+from .services import tells_how_it_went, without_request
 
 __all__ = [
     "REPORTING",
@@ -68,6 +69,24 @@ REPORTING = frozenset((*_STATUS, *_SAYS_WHY, "isError", "is_error", "success", "
 """Fields that may say that a call failed."""
 # Fields that say how a call went, not what was found.
 _REPORTS = frozenset((*_STATUS, "type", "ok", "success", "object", "id", "model", "role"))
+# Fields in which a tool returns a single value
+_VALUES = frozenset(("", "result", "value", "output", "answer", "response", "return_value"))
+
+
+class _Leaf(NamedTuple):
+    """A value in JSON that holds no others, and the name of the field that it stands in."""
+
+    name: str
+    value: Any
+
+    @property
+    def is_blank(self) -> bool:
+        return self.value is None or is_blank(str(self.value))
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether it is 0 or `False`."""
+        return isinstance(self.value, int | float) and self.value == 0
 
 
 class Sifted(NamedTuple):
@@ -125,17 +144,29 @@ def note_kind(passage: Evidence, texts: Sequence[str] = ()) -> Kind | None:
 
 def _kind_of_response(response: str, texts: Sequence[str]) -> Kind | None:
     """The kind of a text as the tool wrote it; of JSON, where all its fields are notes."""
-    if _EMPTY_TAGS.fullmatch(response):
+    if _EMPTY_TAGS.fullmatch(response) or is_blank(response):
         return "empty"
-    kinds = [_kind_of(text, texts) for text in _texts_in(response) if text.strip()]
-    if None in kinds:
+    leaves = _leaves_in(response)
+    holds_nothing = _NOTHING.search(response) is not None
+    kinds = [_kind_of(text, texts) for text in _texts_in(leaves, holds_nothing)]
+    if None in kinds or (_are_echoes(kinds) and _states_zero(leaves, holds_nothing)):
         return None
     if not kinds:
         return "empty"
     # {"query": "Rome", "results": []} repeats the call, and says that there is nothing
-    if kinds[0] == "echo" and _NOTHING.search(response):
+    if kinds[0] == "echo" and holds_nothing:
         return "empty"
     return kinds[0]
+
+
+def _are_echoes(kinds: Iterable[Kind | None]) -> bool:
+    return all(kind == "echo" for kind in kinds)
+
+
+def _only_repeats(response: str, texts: Sequence[str]) -> bool:
+    """Whether all texts in a response in JSON are echoes of the call."""
+    leaves = _leaves_in(response)
+    return _are_echoes(_kind_of(text, texts) for text in _texts_in(leaves, holds_nothing=False))
 
 
 def supporting(step: Step) -> tuple[Evidence, ...]:
@@ -202,7 +233,7 @@ def failure_of(fields: Mapping[str, Any]) -> str | None:
         return None
     if why in (None, True):  # that it failed, and no more
         why = _first_filled(fields, _MESSAGE)
-    words = [text for _, text in _leaves(why)]
+    words = [str(leaf.value) for leaf in _leaves(why) if not (leaf.is_blank or leaf.is_zero)]
     return " ".join(words) or "failed"
 
 
@@ -256,7 +287,12 @@ def _kind_of(text: str, texts: Sequence[str]) -> Kind | None:
 def _without_copies(passage: Evidence, texts: Sequence[str]) -> Evidence:
     if not any_copy(f"{passage.title}\n{passage.text}", texts):
         return passage
-    text = unframed(passage.text, texts, alone=_is_raw(passage))
+    is_raw = _is_raw(passage)
+    if is_raw and len(passage.text) <= _LONGEST_ECHO and _only_repeats(passage.text, texts):
+        # A number stands beside what the agent wrote, whatever the fields are called
+        text = marked(passage.text, texts)
+    else:
+        text = unframed(passage.text, texts, alone=is_raw)
     title = unframed(passage.title, texts, alone=False)
     if text == passage.text and title == passage.title:
         return passage
@@ -267,34 +303,54 @@ def _without_copies(passage: Evidence, texts: Sequence[str]) -> Evidence:
     )
 
 
-def _texts_in(text: str) -> list[str]:
-    """The texts in a response: of JSON those in its fields, of any other the whole. A thing that is
-    called "Nothing" stands behind the name of its field.
-    """
-    leaves = [("", text)]
-    holds_nothing = _NOTHING.search(text) is not None
+def _leaves_in(text: str) -> list[_Leaf]:
+    """What the fields of a response in JSON hold; any other response as a whole."""
     if text.lstrip()[:1] in ("{", "["):
         value = loose_json.printed(text)
         with suppress(ValueError, RecursionError):
             value = json.loads(text) if value is None else value
             if isinstance(value, dict):
                 value = without_request(value)
-            leaves = list(_leaves(value))
-    texts = []
-    for name, leaf in leaves:
-        may_name_a_thing = name not in _RETURNED and not holds_nothing
-        names_a_thing = may_name_a_thing and is_a_word_for_nothing(leaf)
-        texts.append(f"{name}: {leaf}" if names_a_thing else leaf)
+            return list(_leaves(value))
+    return [_Leaf("", text)]
+
+
+def _texts_in(leaves: Iterable[_Leaf], holds_nothing: bool) -> list[str]:
+    """The texts in a response; 0 and `False` are none. A thing that is called "Nothing" stands
+    behind the name of its field.
+    """
+    texts: list[str] = []
+    for leaf in leaves:
+        if leaf.is_blank or leaf.is_zero:
+            continue
+        text = str(leaf.value)
+        may_name_a_thing = leaf.name not in _RETURNED and not holds_nothing
+        names_a_thing = may_name_a_thing and is_a_word_for_nothing(text)
+        texts.append(f"{leaf.name}: {text}" if names_a_thing else text)
     return texts
 
 
-def _leaves(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
-    """What the fields of JSON say, with their names; a number of none says nothing."""
+def _states_zero(leaves: Sequence[_Leaf], holds_nothing: bool) -> bool:
+    """Whether a response that says nothing else states 0 or `False`: as the value that was
+    returned, or in a field of any other name where no field is empty. Beside an empty one it says
+    how the call went, as `{"text": "", "length": 0}` does.
+    """
+    names = [leaf.name for leaf in leaves if leaf.is_zero]
+    if not _VALUES.isdisjoint(names):
+        return True
+    is_empty = any(leaf.is_blank and leaf.name not in _SAYS_WHY for leaf in leaves)
+    if is_empty or holds_nothing:
+        return False
+    return any(name not in REPORTING and not tells_how_it_went(name) for name in names)
+
+
+def _leaves(value: Any, name: str = "", depth: int = 0) -> Iterator[_Leaf]:
+    """The values in JSON that hold no others, without those that say how a call went."""
     if isinstance(value, Mapping) and depth < _DEEPEST:
         for key, entry in value.items():
             yield from _leaves(entry, str(key), depth + 1)
     elif isinstance(value, list | tuple) and depth < _DEEPEST:
         for entry in value:
             yield from _leaves(entry, name, depth + 1)
-    elif name not in _REPORTS and value not in (None, 0) and str(value).strip():
-        yield name, str(value)
+    elif name not in _REPORTS:
+        yield _Leaf(name, value)

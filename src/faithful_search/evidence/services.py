@@ -49,6 +49,10 @@ _NUMBER_OF_REQUEST = re.compile(
     r"|credits(?:_used)?|page|offset|limit|(?:items_)?per_page|page_size|start_index|start_at"
     r"|max_results|top_k|retmax|retstart"
 )
+# Fields whose 0 or "false" states no fact: how many results there are, and how a program ended. A
+# `result`, a `value` or `data` may be a fact.
+_COUNTED = _RESULTS - {"result", "value", "data"} | {"found"}
+_OF_PROGRAM = re.compile(r"(?:exit|return)_?(?:code|status)")
 # Fields that are left out where they hold these fields and no others: of Google what it says of its
 # engine and its address, of PubMed its header, of SPARQL the columns, of Elasticsearch how exact a
 # total is
@@ -79,6 +83,19 @@ def without_request(response: Mapping[str, Any]) -> Mapping[str, Any]:
         {'latency': 0.3, 'answer': 'Oslo'}
     """
     return _kept(response) if _found_nothing(response) else response
+
+
+def tells_how_it_went(name: str) -> bool:
+    """Whether a 0 or a "false" in a field of this name says how a search or a program went.
+
+    Example:
+        >>> tells_how_it_went("totalResults"), tells_how_it_went("temperature")
+        (True, False)
+    """
+    words = _in_words(name)
+    if words in _COUNTED or _TOTAL.fullmatch(words):
+        return True
+    return _OF_PROGRAM.fullmatch(words) is not None
 
 
 def _found_nothing(response: Mapping[str, Any]) -> bool:
@@ -136,6 +153,8 @@ def _kept(value: Any, field: str = "", depth: int = 0) -> Any:
 def _is_of_request(name: str, entry: Any) -> bool:
     """Whether a field that holds no other fields only speaks of the request."""
     if _is_search_kind(name, entry):
+        return True
+    if isinstance(entry, int | float) and entry == 0:  # also `False`, as in `"timed_out": false`
         return True
     if _TOTAL.fullmatch(name):
         return _is_zero(entry)

@@ -20,6 +20,7 @@ from .base import Chat, Format, Messages, mapping, mappings
 from .chat import TAGLIKE
 from .message_parts import speaker
 from .messages import is_chat
+from .rag import with_contexts
 
 __all__ = [
     "Chat",
@@ -39,7 +40,7 @@ _REPLIES = (
     *("response", "output", "completion", "reply", "generation", "generated_text"),
     *("prediction", "final_output", "final_answer"),
 )
-# How the name of a column begins whose message is no reply, but what one should have been
+# How the name of a column begins that holds no reply, but what one should have been
 _EXPECTED = re.compile(r"(?i:expected|reference|gold|golden|correct|ideal|target|label)s?(?![a-z])")
 _STEP = frozenset(Step.__struct_fields__)
 _TRAJECTORY = frozenset(Trajectory.__struct_fields__)
@@ -95,22 +96,37 @@ def content(row: Any, column: str | None = None, as_written: bool = False) -> Co
     chat = read(row)
     if chat is not None:
         place = chat.format or "messages"
-        return Content(_with_reply(chat, row, place, as_written), place)
+        return Content(_with_columns(chat, row, place, as_written), place)
     if not isinstance(row, Mapping):
         raise DataError(refusal(row))
     for name in columns.named(row, (*columns.MESSAGES, *columns.TEXTS)):
         value = _understood(row[name], as_written)
         if value is not None:
             with_prompt = _with_prompt(value, name, row)
-            return Content(_with_reply(with_prompt, row, name, as_written), name)
-    for columns_read in (_records(row, as_written), _tagged_texts(row)):
+            return Content(_with_columns(with_prompt, row, name, as_written), name)
+    expected = _expected(row)
+    others = {name: cell for name, cell in row.items() if name not in expected}
+    for columns_read in (_records(others, as_written), _tagged_texts(others)):
         contents = list(columns_read)
         if len(contents) == 1:
             [(value, place)] = contents
-            return Content(_with_reply(value, row, place, as_written), place)
+            return Content(_with_columns(value, row, place, as_written), place)
     has = ", ".join(map(str, row)) or "nothing"
+    golds = {name: row[name] for name in expected}
+    for content_read in (*_records(golds, as_written), *_tagged_texts(golds)):
+        raise DataError(
+            f"no column with messages or text of the agent; it has: {has}. By its name, "
+            f"{content_read.place!r} is what was expected: if the agent wrote it, name it as the "
+            "column of the text (--text_column)"
+        )
     otherwise = _nearest(row) or "It is no record of a known format either (docs/dialects.md)"
     raise DataError(f"no column with messages or text; it has: {has}. {otherwise}")
+
+
+def _expected(row: Mapping[str, Any]) -> list[str]:
+    """The columns that hold what the agent should have said, by their names."""
+    golds = set(columns.named(row, columns.CERTAINLY_GOLD))
+    return [name for name in row if name in golds or _EXPECTED.match(str(name))]
 
 
 def _records(row: Mapping[str, Any], as_written: bool) -> Iterator[Content]:
@@ -202,6 +218,16 @@ def _is_answered(messages: Sequence[Any]) -> bool:
     return any(speaker(message) not in ("system", "user") for message in messages)
 
 
+def _with_columns(
+    value: Trajectory | Chat | str, row: Any, place: str, as_written: bool
+) -> Trajectory | Chat | str:
+    """A chat with what other columns of its row say of the same episode; anything else as it is.
+    `place` is the chat's own column.
+    """
+    value = _with_reply(value, row, place, as_written)
+    return with_contexts(value, mapping(row)) if isinstance(value, Chat) else value
+
+
 def _with_reply(
     value: Trajectory | Chat | str, row: Any, place: str, as_written: bool
 ) -> Trajectory | Chat | str:
@@ -214,8 +240,7 @@ def _with_reply(
     if speaker(value.messages[-1]) == "assistant":
         return value
     others = {name: cell for name, cell in mapping(row).items() if name != place}
-    golds = set(columns.named(others, columns.GOLD_ANSWERS))
-    golds |= {name for name in others if _EXPECTED.match(str(name))}
+    golds = {*_expected(others), *columns.named(others, columns.GOLD_ANSWERS)}
     messages_beside = [name for name in others if is_chat([others[name]]) and name not in golds]
     columns_of_replies = list(_REPLIES)
     if len(messages_beside) == 1:

@@ -14,7 +14,8 @@ from .chat import TAGLIKE, Call
 _ANSWER_TOOLS = frozenset(
     ("final_answer", "submit_answer", "submit_final_answer", "submit", "finish")
 )
-_ANSWER_FIELDS = ("answer", "final_answer", "result", "response", "text")
+ANSWER_FIELDS = ("answer", "final_answer", "result", "response", "text")
+"""Arguments of such a tool that hold the answer."""
 
 
 def hands_in(tool: Any) -> bool:
@@ -89,7 +90,7 @@ def _answer_of(name: str, arguments: Any) -> str | None:
 
 def _answer_in(fields: Mapping[str, Any]) -> Any:
     """The answer in a call's arguments: the field for it, else the only one, else all of them."""
-    answer = first(fields, _ANSWER_FIELDS)
+    answer = first(fields, ANSWER_FIELDS)
     if answer is not None:
         return answer
     if len(fields) > 1:

@@ -9,16 +9,21 @@
 | Dify | `query` | `retriever_resources` | `answer` |
 | Exa, Tavily | `query` | `citations`, `results` | `answer` |
 
-The contexts are what one retrieval returned for the question.
+The contexts are what one retrieval returned for the question. Beside a chat they are that where
+their column says so, and the chat is a question and a reply in words (`with_contexts`).
 """
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from .. import columns, loose_json
 from .base import Chat, Format, mapping, mappings, text
-from .chat import TAGLIKE
+from .blocks import as_json
+from .chat import TAGLIKE, Message
+from .message_parts import speaker
+from .messages import read as read_messages
 from .searches import passage, search
 
 _QUESTIONS = ("question", "user_input", "query", "user_query", "input")
@@ -55,6 +60,60 @@ def read(value: Any) -> Chat | None:
     return Chat(messages, question, agents=frozenset((answer_column,)))
 
 
+def with_contexts(chat: Chat, row: Mapping[str, Any]) -> Chat:
+    """The chat with the contexts in columns beside it that no tool returned in it: as the result of
+    a search before its reply, or, where that is not certain, counted as left out.
+    """
+    left_out: dict[str, int] = {}
+    messages = list(chat.messages)
+    for name in columns.named(row, _CONTEXTS):
+        cell = row[name]
+        if not cell or not isinstance(cell, str | list | Mapping):
+            continue
+        contexts = _read_contexts([cell] if text(cell) and _listed(cell) is None else cell)
+        conversation = read_messages(messages)
+        if contexts is not None and _are_returned(contexts, conversation):
+            continue
+        question = _only_question(conversation)
+        if contexts is not None and question is not None and _says_retrieved(name):
+            retrieval = search("retrieval", {"query": question}, contexts)
+            speakers = list(map(speaker, messages))
+            reply = speakers.index("assistant")
+            messages = [*messages[:reply], *retrieval, *messages[reply:]]
+        else:
+            count = len(cell) if isinstance(cell, list) else 1
+            left_out[f"contexts in {name!r}, which the agent may not have read"] = count
+    return replace(chat, messages=messages, left_out={**chat.left_out, **left_out})
+
+
+def _says_retrieved(name: str) -> bool:
+    """Whether a column's name says that the agent was given what is in it. Contexts under another
+    name may be those that it should have had.
+    """
+    return name.lower().startswith("retriev")
+
+
+def _are_returned(contexts: Sequence[Mapping[str, str]], conversation: Sequence[Message]) -> bool:
+    """Whether tools returned all of these contexts in a chat."""
+    returned = "\n".join(message.content for message in conversation if message.role == "tool")
+    return all(_is_in(context["content"], returned) for context in contexts)
+
+
+def _is_in(context: str, returned: str) -> bool:
+    """Whether a context stands in what tools returned, as it is or in JSON."""
+    return context in returned or as_json(context)[1:-1] in returned
+
+
+def _only_question(conversation: Sequence[Message]) -> str | None:
+    """The question of a chat that is no more than a question and a reply in words; else `None`."""
+    turns = [message for message in conversation if message.role != "system"]
+    if [message.role for message in turns] != ["user", "assistant"]:
+        return None
+    question, reply = turns
+    is_in_words = not reply.calls and TAGLIKE.search(reply.content) is None
+    return question.content if is_in_words else None
+
+
 def _first_text(fields: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
     """The first of these columns that holds a text."""
     return next((name for name in columns.named(fields, names) if text(fields[name])), None)
@@ -63,17 +122,28 @@ def _first_text(fields: Mapping[str, Any], names: tuple[str, ...]) -> str | None
 def _contexts(fields: Mapping[str, Any]) -> list[dict[str, str]] | None:
     """The contexts as parts of a result; `None` where the row has no list of them."""
     for name in columns.named(fields, (*_CONTEXTS, *_RESULTS)):
-        contexts = fields[name]
-        if isinstance(contexts, str):
-            contexts = _printed_list(contexts)
-        if not isinstance(contexts, list):
+        if name in _RESULTS and not mappings(_listed(fields[name]), pure=True):
             continue
-        if name in _RESULTS and not mappings(contexts, pure=True):
-            continue
-        passages = [_passage(context) for context in contexts]
-        if all(passages):
-            return [part for part in passages if part is not None]
+        contexts = _read_contexts(fields[name])
+        if contexts is not None:
+            return contexts
     return None
+
+
+def _read_contexts(cell: Any) -> list[dict[str, str]] | None:
+    """A column's contexts as parts of a result; `None` where it is no list of them."""
+    contexts = _listed(cell)
+    if contexts is None:
+        return None
+    passages = [_passage(context) for context in contexts]
+    with_text = [part for part in passages if part is not None]
+    return with_text if len(with_text) == len(passages) else None
+
+
+def _listed(cell: Any) -> list[Any] | None:
+    """The list that a cell is, or that was printed in it; `None`: there is none."""
+    value = _printed_list(cell) if isinstance(cell, str) else cell
+    return value if isinstance(value, list) else None
 
 
 def _passage(context: Any) -> dict[str, str] | None:

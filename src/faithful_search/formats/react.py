@@ -11,7 +11,7 @@ from .. import loose_json
 from ..errors import DataError
 from .base import Chat, Format, Messages, first, mapping, mappings, text
 from .call_arguments import calls_in_python, json_end
-from .call_texts import answer_message
+from .call_texts import ANSWER_FIELDS, answer_message, hands_in
 from .chat import Problem
 
 # Chinese marks, which models write when they are asked in Chinese
@@ -49,6 +49,8 @@ _STYLES = (
 _ANY_MARK = _marks((*_NAMES, *_TRANSLATED), r"(?:\*\*)?")
 # `Search[words]` and `search(words)`.
 _BRACKETS = re.compile(r"\A([A-Za-z_][\w.-]{0,60}+)\s*+[\[(](.*)[\])]\.?\Z", re.DOTALL)
+# A keyword of Python's before a text
+_KEYWORD = re.compile(r"[(,]\s{0,9}\w{1,60}\s{0,9}=\s{0,9}[\"']")
 # Words in quotation marks that have none of these inside, except as apostrophes
 _QUOTED = re.compile(r"([\"'])((?:(?!\1).|(?<=\w)\1(?=\w))*+)\1", re.DOTALL)
 
@@ -359,10 +361,16 @@ def _around_json(action: str) -> tuple[str, str, str]:
 
 def _of_python(action: str) -> dict[str, Any] | None:
     """The message of an agent that acts as Python writes it, with keywords; `None` for any other
-    action.
+    action, such as `finish(E=mc2)`, which hands in an equation.
     """
     calls = calls_in_python(action if action.startswith("[") else f"[{action}]")
-    return _calling(calls[0]["name"], calls[0]["arguments"]) if len(calls) == 1 else None
+    if len(calls) != 1:
+        return None
+    [call] = calls
+    has_keywords = _KEYWORD.search(action) or not call["arguments"].keys().isdisjoint(ANSWER_FIELDS)
+    if hands_in(call["name"]) and not has_keywords:
+        return None
+    return _calling(call["name"], call["arguments"])
 
 
 def _without_fence(words: str) -> str:
