@@ -154,7 +154,8 @@ def browsecomp(row: Published) -> Row:
     if not secret:
         raise DataError("no canary, by which it is encrypted")
     problem = decrypted(str(row.get("problem") or ""), secret)
-    return {"question": problem, "answers": [decrypted(str(row.get("answer") or ""), secret)]}
+    answer = decrypted(str(row.get("answer") or ""), secret)
+    return {"question": problem, "answers": [answer]}
 
 
 def is_encrypted(row: Published) -> bool:
@@ -205,10 +206,11 @@ def contexts(row: Published) -> list[Row]:
     if context is None and isinstance(metadata, Mapping):
         context = metadata.get("context")
     if context is not None:
-        return [
-            {"title": title, "text": " ".join(str(sentence).strip() for sentence in sentences)}
-            for title, sentences in _pairs(context, ("sentences", "content"))
-        ]
+        passages: list[Row] = []
+        for title, sentences in _pairs(context, ("sentences", "content")):
+            stripped = (str(sentence).strip() for sentence in sentences)
+            passages.append({"title": title, "text": " ".join(stripped)})
+        return passages
     text = row.get("abstract") or row.get("text_excerpts_un_reports")
     if isinstance(text, str) and text.strip():
         return [{"title": "", "text": text.strip()}]
