@@ -242,8 +242,10 @@ def _pairs(value: Any, names: tuple[str, ...]) -> list[tuple[str, Any]]:
 def _triples(value: Any) -> list[list[str]]:
     """2WikiMultihopQA's subject, relation and object, as a list of triples or as three columns."""
     if isinstance(value, Mapping):
-        columns_of_triples = [value.get(name) or () for name in ("fact", "relation", "entity")]
-        return [list(triple) for triple in zip(*columns_of_triples, strict=False)]
+        subjects = value.get("fact") or ()
+        relations = value.get("relation") or ()
+        objects = value.get("entity") or ()
+        return [list(triple) for triple in zip(subjects, relations, objects, strict=False)]
     return [list(triple) for triple in value or () if len(triple) == 3]
 
 

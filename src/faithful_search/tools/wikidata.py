@@ -410,7 +410,8 @@ def named(entity: Any, language: str, part: str = "labels") -> Named:
 
     The service has already put another language in the place of one that is missing.
     """
-    label = line(section(section(entity, part), language).get("value"), _LABEL)
+    term = section(section(entity, part), language)
+    label = line(term.get("value"), _LABEL)
     rows_of_aliases = islice(rows(section(entity, "aliases"), language), _STATEMENTS)
     aliases = [line(row.get("value"), _LABEL) for row in rows_of_aliases]
     return Named(label, tuple(aliases))
