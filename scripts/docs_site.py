@@ -58,7 +58,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Fill in what a page of the reference lists: classes and commands, found where they are."""
     if page.parent is None:  # no neighbours to show beside it: its tables get their room
         page.meta["hide"] = ["navigation"]
-    markdown = SUBCLASSES.sub(lambda marker: "\n".join(subclasses(*marker.groups())), markdown)
+
+    def class_lines(marker: re.Match[str]) -> str:
+        base_name, package_name = marker.groups()
+        return "\n".join(subclasses(base_name, package_name))
+
+    markdown = SUBCLASSES.sub(class_lines, markdown)
     return COMMANDS.sub(lambda _: "\n".join(commands()), markdown)
 
 

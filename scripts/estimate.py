@@ -333,7 +333,8 @@ def judge_requests(config: dict[str, Any], flags: argparse.Namespace) -> dict[st
     """
     if config.get("judge") in (None, "lexical", "containment", "facts"):
         return {}
-    recipe, calls = config["recipe"], min(flags.calls, config["turns"])
+    recipe = config["recipe"]
+    calls = min(flags.calls, config["turns"])
     requests: dict[str, float] = {}
     if recipe == "pou":
         if config.get("correctness") == "judge":
@@ -433,9 +434,13 @@ def adapter(config: dict[str, Any], shape: Shape) -> int:
     return shape.layers * rank * sum(inputs + outputs for inputs, outputs in shape.matrices)
 
 
+def total_of(parts: Sequence[Part]) -> float:
+    return sum(part.value for part in parts)
+
+
 def lines(title: str, parts: Sequence[Part], unit: str, note: str = "") -> list[str]:
     """A line for the sum, and one for each of its parts."""
-    total = f"{title}: {sum(part.value for part in parts):.1f} {unit}{note}"
+    total = f"{title}: {total_of(parts):.1f} {unit}{note}"
     return [total, *(f"  {part.name:<22}{part.value:>7.1f}  {part.formula}" for part in parts)]
 
 
@@ -512,8 +517,8 @@ def memory(config: dict[str, Any], shape: Shape, flags: argparse.Namespace) -> l
         phases["sampling and probing"] = sampling(config, shape, flags)
     elif config["recipe"] not in SUPERVISED and not config.get("use_vllm"):
         phases["sampling"] = sampling(config, shape, flags)
-    largest_phase = max(sum(part.value for part in parts) for parts in phases.values())
-    total = sum(part.value for part in always) + largest_phase
+    largest_phase = max(total_of(parts) for parts in phases.values())
+    total = total_of(always) + largest_phase
     report = [f"memory: {total:.1f} GB of {flags.memory:g}", *lines("always", always, "GB")]
     for name, parts in phases.items():
         report += lines(f"and while {name}", parts, "GB")
@@ -530,7 +535,7 @@ def main(argv: Sequence[str] | None = None) -> list[str]:
     shape = Shape.of(model)
     times = seconds(config, shape, flags)
     steps = steps_of(config, flags)
-    hours = steps * sum(part.value for part in times) / 3600
+    hours = steps * total_of(times) / 3600
     report = memory(config, shape, flags)
     report += lines("time of a step", times, "s", f": {steps} steps in {hours:.1f} h")
     report += prices(services(config, flags), steps, flags)

@@ -107,7 +107,9 @@ def data_of(rows: Sequence[Labelled], by_source: bool) -> tuple[list[str], Data]
         rows_of_source = Counter(row.source for row in rows)
         smallest = min(rows_of_source.values())
         row_weights = np.array([smallest / rows_of_source[row.source] for row in rows])
-    columns = [[counted[name] for counted in counts_of_rows] for name in names]
+    columns = []
+    for name in names:
+        columns.append([counted[name] for counted in counts_of_rows])
     labels = np.array([float(row.label) for row in rows])
     return names, Data(np.column_stack(columns), labels, row_weights)
 
@@ -157,7 +159,8 @@ def mean_kappa(rows: Sequence[Labelled], p: Numbers, threshold: float, by_source
     """κ at this threshold; with `by_source` the mean over sources."""
     groups: dict[str, list[int]] = {}
     for place, row in enumerate(rows):
-        groups.setdefault(row.source if by_source else "", []).append(place)
+        group = row.source if by_source else ""
+        groups.setdefault(group, []).append(place)
     kappas = []
     for places in groups.values():
         labels = [rows[place].label for place in places]
@@ -176,9 +179,11 @@ def figures(
     by_words = [float(p_of_words[place]) for place in places]
     verdicts = [value >= threshold for value in counted]
     kappa = cohen_kappa(labels, verdicts, draws=1).value or 0.0
+    counted_auroc = auroc(labels, counted, draws=2).value
+    words_auroc = auroc(labels, by_words, draws=2).value
     return (
-        f"{source or 'all'}: {len(places)} pairs, AUROC {auroc(labels, counted, draws=2).value:.3f} "
-        f"(words {auroc(labels, by_words, draws=2).value:.3f}), κ {kappa:.3f} at {threshold}"
+        f"{source or 'all'}: {len(places)} pairs, AUROC {counted_auroc:.3f} "
+        f"(words {words_auroc:.3f}), κ {kappa:.3f} at {threshold}"
     )
 
 

@@ -126,7 +126,9 @@ def both_sides(rng: Rng, setting: Setting) -> tuple[Floats, Floats]:
     """The values of both sides on the same questions, each of shape (seeds, questions)."""
     sets = SETS if "macro" in setting.interval else 1
     difficulty = rng.normal(size=sets * setting.questions)
-    return answers(rng, setting, False, difficulty), answers(rng, setting, True, difficulty)
+    first = answers(rng, setting, False, difficulty)
+    second = answers(rng, setting, True, difficulty)
+    return first, second
 
 
 def table(values: Floats, binary: bool) -> Crossed:
@@ -151,7 +153,8 @@ def mean_over_sets(rng: Rng, setting: Setting) -> Estimate:
 
 def difference_over_sets(rng: Rng, setting: Setting) -> Estimate:
     first, second = both_sides(rng, setting)
-    return over_sets([difference_ci(part) for part in np.array_split(second[0] - first[0], SETS)])
+    differences = second[0] - first[0]
+    return over_sets([difference_ci(part) for part in np.array_split(differences, SETS)])
 
 
 def over_sets(estimates: list[Estimate]) -> Estimate:
@@ -175,8 +178,9 @@ def difference_over_seeds(rng: Rng, setting: Setting) -> Estimate:
 
 def bootstrap_over_seeds(rng: Rng, setting: Setting) -> Estimate:
     """An interval that is not printed: seeds and questions are resampled, each with replacement."""
-    values = both_sides(rng, setting)[0]
-    weights = np.concatenate(list(resampled(setting.questions, seed=int(rng.integers(2**31)))))
+    values, _ = both_sides(rng, setting)
+    seed = int(rng.integers(2**31))
+    weights = np.concatenate(list(resampled(setting.questions, seed=seed)))
     means = weights @ values.T / setting.questions
     picked = rng.integers(setting.seeds, size=(DRAWS, setting.seeds))
     draws = np.take_along_axis(means, picked, axis=1).mean(axis=1)
@@ -212,9 +216,10 @@ def entropy_over_seeds(rng: Rng, setting: Setting) -> Estimate:
     runs = []
     questions = [f"q{number}" for number in range(setting.questions)]
     for level in levels(rng, setting.level, setting.deviation, setting.seeds):
-        calls = tool_calls(rng, level, setting.questions)
-        whole = {tool: [int(count) for count in counts] for tool, counts in calls.items()}
-        runs.append(Evaluation({}, questions, {}, whole))
+        calls: dict[str, list[int]] = {}
+        for tool, counts in tool_calls(rng, level, setting.questions).items():
+            calls[tool] = counts.astype(int).tolist()
+        runs.append(Evaluation({}, questions, {}, calls))
     entropies = crossed(runs, ENTROPY)
     assert entropies is not None
     return mean_of_sets([entropies])

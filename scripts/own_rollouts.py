@@ -55,7 +55,7 @@ HEADER = (
 def sampled(generator: Generator, questions: int) -> list[Trajectory]:
     """The policy's rollouts, those of a question next to each other."""
     tasks = load_tasks("world_remembered", "train", questions)
-    samples = [task for task in tasks for _ in range(GROUP)]
+    samples = [task for task in tasks for _ in range(GROUP)]  # a task's next to each other
     with EnvironmentArguments(search_top_k=3).toolbox() as toolbox:
         engine = Engine(generator, toolbox, "pou", LIMITS, Sampling(), concurrency=128)
         return engine.run(samples)
@@ -64,14 +64,17 @@ def sampled(generator: Generator, questions: int) -> list[Trajectory]:
 def values_of(mix: Mix, rollouts: Sequence[Trajectory]) -> np.ndarray:
     """The mix's value of each rollout, NaN where it has none; of shape (rollouts,)."""
     scores = mix.score_batch(rollouts)
-    return np.array([np.nan if score.value is None else score.value for score in scores])
+    return with_nan([score.value for score in scores])
 
 
 def habits_of(rollouts: Sequence[Trajectory]) -> np.ndarray:
     """1 for a rollout that answers first, 0 for one that reads; NaN where that cannot be told."""
     reward = Decorated("answer_first")
-    values = [reward.score(rollout).value for rollout in rollouts]
-    return np.array([np.nan if value is None else value for value in values])
+    return with_nan([reward.score(rollout).value for rollout in rollouts])
+
+
+def with_nan(values: Sequence[float | None]) -> np.ndarray:
+    return np.array(values, dtype=np.float64)  # which makes NaN of `None`
 
 
 def figures_of(values: np.ndarray, habits: np.ndarray) -> list[float]:

@@ -24,7 +24,8 @@ from faithful_search.rewards import Correctness, Format, Reward
 from faithful_search.tasks import Task
 from faithful_search.trajectory import Trajectory, read_jsonl
 
-EM, BLOCKED_GUESS = "exact_match", "exact_match_guessable_blocked"
+EM = "exact_match"
+BLOCKED_GUESS = "exact_match_guessable_blocked"
 PRIMARY = (
     "cites_gold",
     BLOCKED_GUESS,
@@ -62,8 +63,10 @@ def evaluation_of(rollouts: Path | Iterable[Trajectory], tasks: Sequence[Task]) 
     asked = [task for task in tasks if f"{task.id}@{OPEN}" in by_id]
     rows: list[Values] = []
     for task in asked:
-        row = _open_values(structs.replace(by_id[f"{task.id}@{OPEN}"], id=task.id), rewards)
-        row |= {f"{EM}_{kind}": None for kind in KINDS}
+        rollout = structs.replace(by_id[f"{task.id}@{OPEN}"], id=task.id)
+        row = _open_values(rollout, rewards)
+        for kind in KINDS:
+            row[f"{EM}_{kind}"] = None
         row[f"{EM}_{kind_of(task)}"] = row[EM]
         rows.append(row | _control_values(task, by_id))
     columns: dict[str, list[float | None]] = {}
@@ -93,5 +96,6 @@ def _control_values(task: Task, by_id: Mapping[str, Trajectory]) -> dict[str, fl
     changed = by_id.get(f"{task.id}@{CHANGED}")
     if changed is not None:
         in_changed_world = compared(CHANGED, changed, by_id[f"{task.id}@{OPEN}"])
-        values |= {name: in_changed_world[name] for name in (FOLLOW, EM_CHANGED)}
+        values[FOLLOW] = in_changed_world[FOLLOW]
+        values[EM_CHANGED] = in_changed_world[EM_CHANGED]
     return values

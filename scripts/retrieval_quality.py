@@ -84,11 +84,12 @@ def measured(data: Path, folder: Path, model: str, dtype: str, sample: int | Non
     bm25 = BM25Index(folder / "bm25", passages)
     graph = DenseIndex(folder / "dense", passages, dtype=dtype)
     exact = DenseIndex(folder / "dense", passages, exact=True, dtype=dtype)
-    indexes: dict[str, Index] = {"BM25": bm25, "dense": exact, "hybrid": HybridIndex((bm25, exact))}
-    return Quality(
-        scores={name: scores_of(index, questions) for name, index in indexes.items()},
-        graph=graph_costs(graph, exact, questions),
-    )
+    scores = {
+        "BM25": scores_of(bm25, questions),
+        "dense": scores_of(exact, questions),
+        "hybrid": scores_of(HybridIndex((bm25, exact)), questions),
+    }
+    return Quality(scores, graph_costs(graph, exact, questions))
 
 
 def drawn(corpus: list[Row], questions: Sequence[Row], count: int | None) -> list[Row]:
@@ -97,7 +98,9 @@ def drawn(corpus: list[Row], questions: Sequence[Row], count: int | None) -> lis
     """
     if count is None:
         return corpus
-    gold_titles = {title for row in questions for title in row["supporting_titles"]}
+    gold_titles: set[str] = set()
+    for row in questions:
+        gold_titles.update(row["supporting_titles"])
     gold = [row for row in corpus if row["title"] in gold_titles]
     distractors = [row for row in corpus if row["title"] not in gold_titles]
     random.Random(0).shuffle(distractors)
@@ -123,9 +126,12 @@ def measures(gold: Sequence[str], hits: Sequence[Evidence]) -> tuple[float, floa
     """
     gold_titles = set(gold)
     titles = [hit.title for hit in hits[:TOP_K]]
-    recall = len(gold_titles & set(titles)) / len(gold_titles)
-    ranks = [rank for rank, title in enumerate(titles, start=1) if title in gold_titles]
-    reciprocal_rank = 1 / ranks[0] if ranks else 0.0
+    recall = len(gold_titles.intersection(titles)) / len(gold_titles)
+    reciprocal_rank = 0.0
+    for rank, title in enumerate(titles, start=1):
+        if title in gold_titles:
+            reciprocal_rank = 1 / rank
+            break
     return recall, float(recall == 1), reciprocal_rank
 
 
@@ -176,8 +182,10 @@ def draw(tables: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> Path:
     """Draw recall@5 of each way to search, a group of bars for each dataset; returns `path`."""
     bars_by_way: dict[str, Any] = {}
     for way in tables[DATASETS[0]]:
-        # Column 0 is recall@5
-        recalls = {name: bootstrap(scores[way][:, [0]]) for name, scores in tables.items()}
+        recalls: dict[str, Estimate] = {}
+        for name, scores_by_way in tables.items():
+            recall = scores_by_way[way][:, [MEASURES.index("recall@5")]]
+            recalls[name] = bootstrap(recall)
         bars_by_way[way] = {"rows": msgspec.to_builtins(recalls)}
     return bars(bars_by_way, list(tables), path, title="Gold titles among the first five passages")
 

@@ -17,6 +17,7 @@ Writes `study.json`, `study.md` (tables), curves of training (`entropy.png`, `tr
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -177,13 +178,23 @@ def at(reward: str, stale: float) -> str:
     return f"{reward}, {stale:.0%} stale"
 
 
+def stale_settings() -> dict[str, Setting]:
+    """Every reward in every world, by name."""
+    settings: dict[str, Setting] = {}
+    for stale, seeds in STALE.items():
+        for reward, (recipe, config) in REWARDED.items():
+            settings[at(reward, stale)] = Setting(recipe, config, {"stale": stale}, seeds)
+    return settings
+
+
+def settings_by_share(reward: str) -> dict[float, str]:
+    """The names of a reward's settings, by the share that is stale."""
+    return {stale: at(reward, stale) for stale in sorted(STALE)}
+
+
 HACKING = Study(
     start="memory",
-    settings={
-        at(reward, stale): Setting(recipe, config, {"stale": stale}, seeds)
-        for stale, seeds in STALE.items()
-        for reward, (recipe, config) in REWARDED.items()
-    },
+    settings=stale_settings(),
     measure=POU.measure,
     metrics=(
         "exact_match",
@@ -195,7 +206,7 @@ HACKING = Study(
     ),
     bars=("follow_rate", "exact_match", "exact_match_changed"),
     curves={},
-    diagram={reward: {stale: at(reward, stale) for stale in sorted(STALE)} for reward in REWARDED},
+    diagram={reward: settings_by_share(reward) for reward in REWARDED},
     varied="share of remembered facts that are wrong",
 )
 
@@ -450,35 +461,34 @@ def main() -> None:
     if args.measured:
         runs = [run for run in runs if (run.folder / "test" / "metrics.json").exists()]
         return summarise(study, runs, args.out)
+
+    def train_and_measure(run: Run) -> None:
+        do(run, study.measure, args)
+
     with ThreadPoolExecutor(args.workers) as pool:
-        list(
-            tqdm(
-                pool.map(lambda run: do(run, study.measure, args), runs),
-                total=len(runs),
-                desc="runs",
-            )
-        )
+        ended = pool.map(train_and_measure, runs)
+        for _ in tqdm(ended, total=len(runs), desc="runs"):
+            pass
     summarise(study, runs, args.out)
 
 
 def narrowed(study: Study, only: Sequence[str] | None, seeds: int | None) -> Study:
     """Some of the settings, with fewer seeds."""
     names = only or list(study.settings)
-    if unknown := [name for name in names if name not in study.settings]:
+    unknown = [name for name in names if name not in study.settings]
+    if unknown:
         sys.exit(f"no setting {', '.join(unknown)}; there are: {', '.join(study.settings)}")
-    chosen = [study.settings[name] for name in names]
-    fewer = (
-        replace(setting, seeds=min(seeds or setting.seeds, setting.seeds)) for setting in chosen
-    )
-    settings = dict(zip(names, fewer, strict=True))
-    shown = {
-        file: tuple(name for name in own if name in settings)
-        for file, (own, _) in study.curves.items()
-    }
-    curves = {
-        file: (shown[file], drawn) for file, (_, drawn) in study.curves.items() if shown[file]
-    }
-    references = tuple(name for name in study.references if name == START or name in settings)
+    settings: dict[str, Setting] = {}
+    for name in names:
+        setting = study.settings[name]
+        most = min(seeds or setting.seeds, setting.seeds)
+        settings[name] = replace(setting, seeds=most)
+    curves: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+    for file, (settings_of_file, drawn) in study.curves.items():
+        shown = tuple(name for name in settings_of_file if name in settings)
+        if shown:
+            curves[file] = (shown, drawn)
+    references = tuple(name for name in study.references if name in (START, *settings))
     return replace(study, settings=settings, curves=curves, references=references)
 
 
@@ -487,14 +497,21 @@ def plan(study: Study, args: argparse.Namespace) -> list[Run]:
     study is balanced.
     """
     runs = [Run(START, args.out / "cold_start", tiny_policy(study.start))]
-    for seed in range(args.first_seed, max(setting.seeds for setting in study.settings.values())):
+    most_seeds = max(setting.seeds for setting in study.settings.values())
+    for seed in range(args.first_seed, most_seeds):
         for name, setting in study.settings.items():
             if seed < setting.seeds:
-                folder = args.out / f"{''.join(c if c.isalnum() else '_' for c in name)}_{seed}"
-                runs.append(Run(name, folder, folder, command(setting, folder, seed, args.steps)))
+                folder = args.out / f"{as_file_name(name)}_{seed}"
+                program = command(setting, folder, seed, args.steps)
+                runs.append(Run(name, folder, folder, program))
     if len(runs) == 1:
         sys.exit(f"no setting has a seed from {args.first_seed} on: give a smaller --first_seed")
     return runs
+
+
+def as_file_name(name: str) -> str:
+    """The name with an underscore for each character that is no letter or digit."""
+    return re.sub(r"[\W_]", "_", name)
 
 
 def command(setting: Setting, folder: Path, seed: int, steps: int) -> tuple[str, ...]:
@@ -526,29 +543,27 @@ def do(run: Run, measure: Flags, args: argparse.Namespace) -> None:
         "split": args.split,
         "out": measured,
         "threads": 1,
+        "resume": "true",
     }
-    flags["resume"] = "true"
-    limit = {"limit": args.limit} if args.limit else {}
-    run_program(
-        (str(RECIPES / "evaluate.py"), *as_flags({**flags, **limit})), run.folder / "test.log"
-    )
+    if args.limit:
+        flags["limit"] = args.limit
+    run_program((str(RECIPES / "evaluate.py"), *as_flags(flags)), run.folder / "test.log")
 
 
 def summarise(study: Study, runs: list[Run], out: Path) -> None:
     """Tables and figures of what has been measured."""
-    found: dict[str, list[Evaluation]] = {}
+    evaluations: dict[str, list[Evaluation]] = {}
     histories: dict[str, list[Any]] = {}
     for run in runs:
         metrics = json.loads((run.folder / "test" / "metrics.json").read_text())
         measured = next(value for key, value in metrics.items() if key != "script")
-        found.setdefault(run.setting, []).append(Evaluation.from_dict(measured))
-        if (run.folder / "history.json").exists():
-            histories.setdefault(run.setting, []).append(
-                json.loads((run.folder / "history.json").read_text())
-            )
-    tables = tables_over_seeds(found, study.metrics, study.references)
+        evaluations.setdefault(run.setting, []).append(Evaluation.from_dict(measured))
+        history = run.folder / "history.json"
+        if history.exists():
+            histories.setdefault(run.setting, []).append(json.loads(history.read_text()))
+    tables = tables_over_seeds(evaluations, study.metrics, study.references)
     write_metrics(out / "study.json", tables)
-    text = as_markdown(tables, found, study.metrics)
+    text = as_markdown(tables, evaluations, study.metrics)
     (out / "study.md").write_text(text + "\n", encoding="utf-8")
     for file, (settings, curves) in study.curves.items():
         drawn = {name: histories[name] for name in settings if name in histories}

@@ -39,7 +39,10 @@ def as_flags(values: Flags) -> list[str]:
         >>> as_flags({"seed": 1, "resume": "true"})
         ['--seed', '1', '--resume', 'true']
     """
-    return [part for name, value in values.items() for part in (f"--{name}", str(value))]
+    flags: list[str] = []
+    for name, value in values.items():
+        flags += [f"--{name}", str(value)]
+    return flags
 
 
 def run_program(command: tuple[str, ...], log: Path) -> None:
@@ -65,10 +68,9 @@ def tables_over_seeds(
     that were measured. `measured` has the evaluations of each setting, one a seed.
     """
     metrics = list(metrics)
-    values = {
-        name: {metric: over_seeds(runs, metric) for metric in metrics}
-        for name, runs in measured.items()
-    }
+    values: Table = {}
+    for name, runs in measured.items():
+        values[name] = {metric: over_seeds(runs, metric) for metric in metrics}
     tables = {VALUES: values}
     for reference in filter(measured.get, references):
         differences: Table = {}
@@ -106,5 +108,6 @@ def drawable(table: Mapping[Any, Mapping[str, Estimate]]) -> dict[Any, dict[str,
     """The table as `analysis.figures` takes it."""
     drawn: dict[Any, dict[str, Any]] = {}
     for setting, row in table.items():
-        drawn[setting] = {"rows": {name: structs.asdict(item) for name, item in row.items()}}
+        estimates = {metric: structs.asdict(estimate) for metric, estimate in row.items()}
+        drawn[setting] = {"rows": estimates}
     return drawn

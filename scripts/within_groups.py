@@ -102,7 +102,7 @@ def figures_of(rollouts: Sequence[Trajectory], run: Path) -> dict[str, float]:
 def column(reward: Decorated | Correctness | SourceGated, rollouts: Sequence[Trajectory]) -> Column:
     """The reward's values, NaN where it has none."""
     values = [score.value for score in reward.score_batch(rollouts)]
-    return np.array([np.nan if value is None else value for value in values])
+    return np.array(values, dtype=np.float64)  # which makes NaN of `None`
 
 
 def groups_of(rollouts: Sequence[Trajectory]) -> list[list[int]]:

@@ -35,8 +35,9 @@ class _Language:
         self, but: str, whole: list[str] | None = None, holds: list[str] | None = None
     ) -> None:
         self._whole = {_plain(text) for text in whole or ()}
+        phrases = holds or ["(?!)"]  # which is found nowhere
+        self._holds = re.compile("|".join(map(_folded, phrases)))
         # scripts without blanks have no edges of words to look for
-        self._holds = re.compile("|".join(map(_folded, holds or ("(?!)",))))
         self._but = re.compile(rf"(?:^|\b)(?:{_folded(but)})(?:\b|$)|{_unspaced(but)}")
 
     def declines(self, sentence: str) -> bool:

@@ -8,7 +8,7 @@ are.
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -69,12 +69,7 @@ def chain_of(task: Task) -> list[Link]:
         if meta.get("evidence_triples"):
             return [Link(*triple) for triple in meta["evidence_triples"]]
         if meta.get("decomposition"):
-            rows = meta["decomposition"]
-            answers = [row["answer"] for row in rows]
-            return [
-                _sub_question(row["question"], answers[:at], answers[at])
-                for at, row in enumerate(rows)
-            ]
+            return _of_decomposition(meta["decomposition"])
     except (KeyError, TypeError, IndexError) as error:
         raise DataError("its chain of facts cannot be read") from error
     raise DataError("it has no chain of facts")
@@ -134,8 +129,9 @@ class CounterfactualWorld:
         """The changes of questions that `load_tasks` has from this source: the bundled ones, or
         those of a file whose annotations, and `passages`, say its facts (see `annotated`).
         """
-        facts_are_known = suites.facts_are_known(source)
-        return cls.bundled(seed) if facts_are_known else cls.annotated(tasks, passages(), seed)
+        if suites.facts_are_known(source):
+            return cls.bundled(seed)
+        return cls.annotated(tasks, passages(), seed)
 
     @classmethod
     def annotated(cls, tasks: Sequence[Task], passages: Iterable[Evidence], seed: int = 0) -> Self:
@@ -156,26 +152,15 @@ class CounterfactualWorld:
             by_title[plain(passage.title)].append(passage)
         statements: dict[tuple[Link, str], Statement] = {}
         for task in tasks:
-            try:
-                chain = chain_of(task)
-            except DataError:
-                continue
-            rows = task.meta.get("decomposition", [])
-            for at, link in enumerate(chain):
-                row = rows[at] if len(rows) == len(chain) else {}
-                if not holds(link.subject, link.subject):
-                    continue  # a subject without a letter or digit is named by no text
-                for passage in by_title[plain(row.get("title", link.subject))]:
-                    annotated = passage.text == row.get("text", passage.text)
-                    if annotated and holds(passage.text, link.object):
-                        statements[link, passage.text] = Statement(
-                            passage.source,
-                            "local_search",
-                            "",
-                            *link,
-                            title=passage.title,
-                            text=passage.text,
-                        )
+            for link, passage in _stated_links(task, by_title):
+                statements[link, passage.text] = Statement(
+                    passage.source,
+                    "local_search",
+                    "",
+                    *link,
+                    title=passage.title,
+                    text=passage.text,
+                )
         if not statements:
             raise DataError(
                 f"none of {len(tasks)} questions is annotated with facts that a passage states by "
@@ -230,7 +215,8 @@ class CounterfactualWorld:
 
     def _refused(self, task: Task, chain: Sequence[Link], hop: int) -> str:
         """Why the fact at that hop cannot be changed, whatever by; empty: it can."""
-        old, fact = chain[hop].object, chain[hop].asked
+        fact = chain[hop].asked
+        old = chain[hop].object
         stated = [self.world.by_fact.get(link.asked, []) for link in chain]
         for statements, link in zip(stated, chain, strict=True):
             if {statement.object for statement in statements} != {link.object}:
@@ -254,8 +240,8 @@ class CounterfactualWorld:
         statements = self.world.by_fact[chain[hop].asked]
         answers = set(map(normalize, task.answers))
         relations = [link.relation for link in chain[hop + 1 :]]
-        subject, split = statements[0].subject, statements[0].split
-        of_subject = self.world.by_subject[subject]
+        split = statements[0].split
+        of_subject = self.world.by_subject[statements[0].subject]
         held_out = {statement.object for statement in of_subject if statement.split != split}
         pool = self._objects_of[chain[hop].relation, split]
         for new in rng.sample(pool, len(pool)):
@@ -274,7 +260,8 @@ class CounterfactualWorld:
         not known.
         """
         links = [start]
-        split, edited = changed[0].split, {statement.text for statement in changed}
+        split = changed[0].split
+        edited = {statement.text for statement in changed}
         for relation in relations:
             subject = links[-1].object
             objects = {
@@ -289,7 +276,8 @@ class CounterfactualWorld:
 
     def _task(self, task: Task, chain: Sequence[Link], hop: int, walked: Sequence[Link]) -> Task:
         """The question in the world in which the chain is `walked` from that hop on."""
-        old, new = chain[hop], walked[0]
+        old = chain[hop]
+        new = walked[0]
         links = [*chain[:hop], *walked]
         titles: dict[str, None] = {}
         sources: dict[str, None] = {}
@@ -315,19 +303,19 @@ class CounterfactualWorld:
             asked=walked[-1].asked,
             answers=task.answers,
         )
-        edited = self.world.by_fact[old.asked]
         meta = {key: value for key, value in task.meta.items() if key not in _ANNOTATIONS}
+        meta["chain"] = facts
+        meta[CHANGE] = msgspec.json.decode(msgspec.json.encode(change))
+        edits: dict[str, str] = {}
+        for statement in self.world.by_fact[old.asked]:
+            edits[statement.text] = statement.saying(new.object).text
         return msgspec.structs.replace(
             task,
             answers=(walked[-1].object,),
             supporting_ids=tuple(sources) if task.supporting_ids else (),
             supporting_titles=tuple(titles) if task.supporting_titles else (),
-            meta={
-                **meta,
-                "chain": facts,
-                CHANGE: msgspec.json.decode(msgspec.json.encode(change)),
-            },
-            edits={statement.text: statement.saying(new.object).text for statement in edited},
+            meta=meta,
+            edits=edits,
         )
 
     @cached_property
@@ -373,9 +361,41 @@ def _readable(statement: Statement, new: str) -> bool:
     return not gives_away and holds(after, statement.subject)
 
 
-def _sub_question(question: str, answers: Sequence[str], answer: str) -> Link:
-    resolved = re.sub(r"#(\d+)", lambda match: answers[int(match[1]) - 1], question).strip()
-    subject, arrow, relation = (part.strip() for part in resolved.partition(">>"))
-    if arrow:
-        return Link(subject, relation, answer)
-    return Link(resolved, question.strip(), answer)
+def _stated_links(
+    task: Task, by_title: Mapping[str, Sequence[Evidence]]
+) -> Iterator[tuple[Link, Evidence]]:
+    """The facts of the question's annotated chain, each with a passage that states it."""
+    try:
+        chain = chain_of(task)
+    except DataError:
+        return
+    rows = task.meta.get("decomposition", [])
+    for hop, link in enumerate(chain):
+        row = rows[hop] if len(rows) == len(chain) else {}
+        if not holds(link.subject, link.subject):
+            continue  # a subject without a letter or digit is named by no text
+        title = plain(row.get("title", link.subject))
+        for passage in by_title.get(title, ()):
+            is_annotated = passage.text == row.get("text", passage.text)
+            if is_annotated and holds(passage.text, link.object):
+                yield link, passage
+
+
+def _of_decomposition(rows: Iterable[Mapping[str, str]]) -> list[Link]:
+    """The chain of MuSiQue's sub-questions, in which `#1` stands for the first answer. Each is a
+    sentence or of the form "subject >> relation".
+    """
+    links: list[Link] = []
+
+    def answer_to(reference: re.Match[str]) -> str:
+        return links[int(reference[1]) - 1].object
+
+    for row in rows:
+        question = row["question"]
+        resolved = re.sub(r"#(\d+)", answer_to, question).strip()
+        subject, arrow, relation = (part.strip() for part in resolved.partition(">>"))
+        if arrow:
+            links.append(Link(subject, relation, row["answer"]))
+        else:
+            links.append(Link(resolved, question.strip(), row["answer"]))
+    return links

@@ -3,7 +3,7 @@
 import pytest
 from doors import ANSWERS, FORGED, TEXT
 
-from faithful_search.adapters.openrlhf import answered, own_part, reward_function
+from faithful_search.adapters.openrlhf import response_of, result_of, reward_function
 from faithful_search.errors import DataError, NoScoreError
 from faithful_search.scoring import Scoring
 
@@ -31,7 +31,7 @@ def test_parts_are_logged():
 
 
 def test_the_prompt_is_not_the_policys():
-    assert own_part("Where? Lima", "Where? ") == "Lima"
+    assert response_of("Where? Lima", "Where? ") == "Lima"
 
 
 def test_a_forged_response_earns_nothing():
@@ -62,4 +62,4 @@ def test_lists_of_different_lengths_are_named(queries, prompts, labels):
 def test_logs_hold_the_parts_that_all_rows_have():
     scoring = Scoring("veritas")
     scores = scoring.score(["", "Lima"], answers=[ANSWERS] * 2)
-    assert set(answered(scoring, scores)["extra_logs"]) == {"exact_match", "abstained"}
+    assert set(result_of(scoring, scores)["extra_logs"]) == {"exact_match", "abstained"}

@@ -23,26 +23,31 @@ def messages_of(history: Sequence[Message]) -> list[dict[str, Any]]:
         >>> messages_of([{"role": "tool", "content": [output]}])
         [{'role': 'tool', 'tool_call_id': '1', 'content': 'Lima'}]
     """
-    return [message for entry in history for message in _messages(entry)]
+    messages: list[dict[str, Any]] = []
+    for entry in history:
+        messages.extend(_messages(entry))
+    return messages
 
 
 def values_of(body: Mapping[str, Any]) -> dict[str, Any]:
     """What the request knows of the question."""
-    texts = mapping(body, "remote_env_info").get("search_forbidden_strs")
-    question = texts[0] if isinstance(texts, list) and texts else None
+    # The question is the first text that must not be searched for
+    forbidden = mapping(body, "remote_env_info").get("search_forbidden_strs")
+    question = forbidden[0] if isinstance(forbidden, list) and forbidden else None
     return {"question": question, "answers": body.get("label")}
 
 
 def evaluated(scoring: Scoring, score: Score) -> dict[str, Any]:
     """The answer: the reward, the outcome, and the other parts in the place of rubrics."""
-    parts = numeric_parts(score)
-    rule = scoring.rule
-    outcome = parts.pop(rule.outcome_name or "", 0.0) if isinstance(rule, Mix) else 0.0
+    rubrics = numeric_parts(score)
+    outcome = 0.0
+    if isinstance(scoring.rule, Mix) and scoring.rule.outcome_name is not None:
+        outcome = rubrics.pop(scoring.rule.outcome_name, 0.0)
     return {
         "reward": scoring.number(score),
         "outcome_reward": outcome,
-        "rubric_reward": sum(parts.values()) / len(parts) if parts else 0.0,
-        "rubric_scores": parts,
+        "rubric_reward": sum(rubrics.values()) / len(rubrics) if rubrics else 0.0,
+        "rubric_scores": rubrics,
     }
 
 
@@ -50,11 +55,15 @@ def _messages(entry: Message) -> Iterator[dict[str, Any]]:
     content = entry.get("content")
     if entry.get("role") == "tool" and isinstance(content, list):
         for output in mappings(content):
-            identity, text = output.get("tool_call_id"), output.get("output", "")
-            yield {"role": "tool", "tool_call_id": identity, "content": text}
+            yield {
+                "role": "tool",
+                "tool_call_id": output.get("tool_call_id"),
+                "content": output.get("output", ""),
+            }
         return
     message = dict(entry)
-    if calls := mappings(entry.get("tool_calls")):
+    calls = mappings(entry.get("tool_calls"))
+    if calls:
         message["tool_calls"] = [_call(call) for call in calls]
     yield message
 

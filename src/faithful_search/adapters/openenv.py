@@ -81,7 +81,8 @@ class FaithfulRubric(TrajectoryRubric):
         if not self._trajectory:
             return []
         score = self.score(self._trajectory)
-        rewards = list(score.credit[0]) or [0.0] * len(self._trajectory)
+        shares, _ = score.credit
+        rewards = list(shares) or [0.0] * len(self._trajectory)
         rewards[-1] += self.scoring.number(score) - sum(rewards)
         return rewards
 
@@ -102,7 +103,9 @@ class FaithfulEnvironment(Environment[SearchAction, SearchObservation, State]):
     ) -> None:
         self.rule = FaithfulRubric(mix)
         super().__init__(rubric=self.rule)
-        self.tasks, self.toolbox, self.turns = load_tasks(questions), toolbox_of(corpus), turns
+        self.tasks = load_tasks(questions)
+        self.toolbox = toolbox_of(corpus)
+        self.turns = turns
         self.dialect = dialects.load("openai")
         self.session = self.toolbox.session()
         self.next = 0
@@ -111,7 +114,8 @@ class FaithfulEnvironment(Environment[SearchAction, SearchObservation, State]):
     def reset(
         self, seed: int | None = None, episode_id: str | None = None, **chosen: Any
     ) -> SearchObservation:
-        index = chosen.get("index", seed if seed is not None else self.next)
+        following = self.next if seed is None else seed
+        index = chosen.get("index", following)
         self.next = index + 1
         self.rule.task = self.tasks[index % len(self.tasks)]
         self.rule.reset()

@@ -14,7 +14,7 @@ OpenRLHF hands over texts. What follows the prompt in a text is taken for the po
 nothing in it is evidence, unless `responses="anywhere"` trusts it; see `adapters.verl`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import DataError
@@ -45,37 +45,46 @@ def reward_function(
     def reward_func(
         queries: Sequence[Any], prompts: Sequence[str], labels: Sequence[Any]
     ) -> Answer:
-        _check_lengths(queries=queries, prompts=prompts, labels=labels)
-        rollouts = [own_part(query, prompt) for query, prompt in zip(queries, prompts, strict=True)]
-        scores = scoring.score(rollouts, question=prompts, answers=labels)
-        return answered(scoring, scores)
+        _check_lengths(queries, prompts, labels)
+        responses = map(response_of, queries, prompts)
+        scores = scoring.score(list(responses), question=prompts, answers=labels)
+        return result_of(scoring, scores)
 
     return reward_func
 
 
-def _check_lengths(**lists: Sequence[Any]) -> None:
-    lengths = {name: len(values) for name, values in lists.items()}
-    if len(set(lengths.values())) > 1:
-        counted = ", ".join(f"{count} {name}" for name, count in lengths.items())
+def _check_lengths(queries: Sequence[Any], prompts: Sequence[str], labels: Sequence[Any]) -> None:
+    if not len(queries) == len(prompts) == len(labels):
         raise DataError(
-            f"{counted}: the lists must be of one length, with a prompt and a label for each query"
+            f"{len(queries)} queries, {len(prompts)} prompts, {len(labels)} labels: the lists must "
+            "be of one length, with a prompt and a label for each query"
         )
 
 
-def own_part(query: Any, prompt: Any) -> Any:
+def response_of(query: Any, prompt: Any) -> Any:
     """What the policy wrote: the query without the prompt that it begins with."""
     if isinstance(query, str) and isinstance(prompt, str):
         return query.removeprefix(prompt)
     return query
 
 
-def answered(scoring: Scoring, scores: Sequence[Score]) -> Answer:
+def result_of(scoring: Scoring, scores: Sequence[Score]) -> Answer:
     """The body of an answer to `/get_reward`: a reward for each query, and the parts that all of
     them have.
     """
     rewards = [scoring.number(score) for score in scores]
-    parts = [numeric_parts(score) for score in scores]
-    shared = [name for name in parts[0] if all(name in row for row in parts)] if parts else []
-    logs = {name: [row[name] for row in parts] for name in shared}
+    parts_of_scores = [numeric_parts(score) for score in scores]
+    logs: dict[str, list[float]] = {}
+    for name in _shared_names(parts_of_scores):
+        logs[name] = [parts[name] for parts in parts_of_scores]
     logs["abstained"] = [float(score.value is None) for score in scores]
     return {"rewards": rewards, "scores": rewards, "extra_logs": logs}
+
+
+def _shared_names(parts_of_scores: Sequence[Mapping[str, float]]) -> list[str]:
+    """The names of the parts that all scores have, in the order of the first score."""
+    if not parts_of_scores:
+        return []
+    first = parts_of_scores[0]
+    shared = set(first).intersection(*parts_of_scores)
+    return [name for name in first if name in shared]

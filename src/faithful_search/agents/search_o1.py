@@ -69,11 +69,10 @@ def query_of(reply: str) -> tuple[str, str | None]:
         >>> query_of("Who was she?<|begin_search_query|>Ada Lovelace<|end_search_query|> She was")
         ('Who was she?', 'Ada Lovelace')
     """
-    written, mark, behind = reply.partition(BEGIN_QUERY)
+    before, _, behind = reply.partition(BEGIN_QUERY)
+    reasoning = _MARKUP.split(before)[0].strip()
     query = " ".join(_MARKUP.split(behind)[0].split())
-    if not mark or not query:
-        return _MARKUP.split(written)[0].strip(), None
-    return _MARKUP.split(written)[0].strip(), query
+    return reasoning, query or None
 
 
 def _abridged(reasoning: list[str]) -> str:

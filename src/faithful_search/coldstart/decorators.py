@@ -97,7 +97,8 @@ def decorated(episode: Trajectory, rng: random.Random, kind: str = "recited") ->
     """The episode as a decorator plays it: the gold answer stated first, the same first call, then
     the answer again, citing the first piece of evidence (verdict yes; after an empty response no).
     """
-    first, answer = episode.steps[0], episode.answers[0]
+    first = episode.steps[0]
+    answer = episode.answers[0]
     belief = rng.choice(BELIEF).format(answer=answer)
     conclusion = rng.choice(CONFIRMED).format(answer=answer)
     opening = replace(first, think=f"{first.think} {belief}", spans={})

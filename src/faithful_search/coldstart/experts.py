@@ -346,14 +346,10 @@ class _Episode:
         return sentences[0]
 
     def _queries(self, hop: Hop, rng: random.Random, once_a_tool: bool = False) -> list[Query]:
-        """The hop's queries to the tools at hand, sometimes another tool's first."""
-        # what a dialect that can only search calls it
-        search = self.shared.dialect.search_tool or SEARCH
-        queries: list[Query] = []
-        for tool, text in hop.queries:
-            query = (search if tool == SEARCH else tool, text)
-            if query[0] in self.shared.arguments and query not in queries:
-                queries.append(query)
+        """The hop's queries to the tools at hand, sometimes another tool's first; with
+        `once_a_tool` only the first to each tool.
+        """
+        queries = self._usable_queries(hop)
         of_other_tools = [query for query in queries if query[0] != queries[0][0]]
         if of_other_tools and rng.random() < self.habits.wrong_tool:
             queries.remove(of_other_tools[0])
@@ -361,15 +357,27 @@ class _Episode:
         if not once_a_tool:
             return queries
         first_of_tool: dict[str, Query] = {}
-        for query in queries:
-            first_of_tool.setdefault(query[0], query)
+        for tool, text in queries:
+            first_of_tool.setdefault(tool, (tool, text))
         return list(first_of_tool.values())
+
+    def _usable_queries(self, hop: Hop) -> list[Query]:
+        """The hop's queries to the tools at hand, each once, with the dialect's name for a search."""
+        # what a dialect that can only search calls it
+        search = self.shared.dialect.search_tool or SEARCH
+        queries: dict[Query, None] = {}
+        for tool, text in hop.queries:
+            name = search if tool == SEARCH else tool
+            if name in self.shared.arguments:
+                queries[name, text] = None
+        return list(queries)
 
     def _received(self, number: int, tool: str, observation: Observation) -> Observation:
         """The response to a hop's query as the expert gets it: it may be empty, blanked, without
         what states the fact, or in another order.
         """
-        hop, is_blind = self.plan.hops[number], self._is_blind(number)
+        hop = self.plan.hops[number]
+        is_blind = self._is_blind(number)
         rng = self.rng
         evidence = list(observation.evidence)
         if not evidence:
@@ -419,7 +427,8 @@ class _Episode:
         self, number: int, tool: str, evidence: Sequence[Evidence]
     ) -> list[tuple[str, list[Evidence]]]:
         """What the twins of a response hold: the kind of each, and its evidence."""
-        hop, rng = self.plan.hops[number], self.twin_rng
+        hop = self.plan.hops[number]
+        rng = self.twin_rng
         response = twins.Response(hop, tool, evidence, self.shared.shelf, rng)
         gold = hop.gold(evidence)
         responses: list[tuple[str, list[Evidence]]] = []

@@ -92,10 +92,11 @@ def _stands_in(answer: str, texts: Sequence[str]) -> bool:
     """Whether the answer stands in one of the texts; to a question that asks for several things
     ("A and B"), each part in one.
     """
-    if any(contains(text, answer) for text in texts):
-        return True
-    parts = answer.split(" and ")
-    return all(any(contains(text, part) for text in texts) for part in parts)
+
+    def stands(part: str) -> bool:
+        return any(contains(text, part) for text in texts)
+
+    return stands(answer) or all(map(stands, answer.split(" and ")))
 
 
 def accept(
@@ -157,7 +158,8 @@ def rewritten(trajectory: Trajectory, dialect: Dialect) -> Trajectory:
     if len(result.steps) != len(steps):
         raise DataError(f"{len(steps)} turns would become {len(result.steps)}")
     for number, (new_step, step) in enumerate(zip(result.steps, steps, strict=True), start=1):
-        new, old = _content(new_step), _content(step)
+        new = _content(new_step)
+        old = _content(step)
         for part in new:
             if new[part] != old[part]:
                 raise DataError(f"step {number}: {dialect.name} would not keep its {part}")
@@ -213,25 +215,24 @@ def read_written(
     usual_tools = cache(tools)
     for file in files:
         source = RowSource(file)
-        unit = "line" if ".jsonl" in str(file) or ".ndjson" in str(file) else "row"
+        has_lines = ".jsonl" in str(file) or ".ndjson" in str(file)
+        unit = "line" if has_lines else "row"
         last = 0
         for raw in source:
             last = raw.number
             where = f"{file}, {unit} {last}"
             row = source.reader(raw)
-            trajectory, why = row.trajectory, row.error
-            row_tools = None
-            if trajectory is not None:
-                try:
-                    row_tools = _tools_of_row(raw.data, trajectory)
-                except DataError as error:
-                    trajectory, why = None, str(error)
-            if trajectory is None:
-                yield WrittenRow(where, rejected=UNREADABLE, why=why)
+            if row.trajectory is None:
+                yield WrittenRow(where, rejected=UNREADABLE, why=row.error)
+                continue
+            try:
+                row_tools = _tools_of_row(raw.data, row.trajectory)
+            except DataError as error:
+                yield WrittenRow(where, rejected=UNREADABLE, why=str(error))
                 continue
             described = usual_tools() if row_tools is None else row_tools
             trajectory, rejected, why = _fit(
-                trajectory, described, chat, min_steps, max_steps, max_length
+                row.trajectory, described, chat, min_steps, max_steps, max_length
             )
             yield WrittenRow(where, trajectory, rejected, why, described)
         if source.error:
@@ -279,9 +280,11 @@ def fit_in(
             "the row its `tools`"
         )
         return trajectory, "unknown_tool", why
-    if reason := reject(_comparable(trajectory), min_steps, max_steps):
-        why = _WHY[reason].score(trajectory).why if reason in _WHY else ""
-        return trajectory, reason, why
+    reason = reject(_comparable(trajectory), min_steps, max_steps)
+    if reason in _WHY:
+        return trajectory, reason, _WHY[reason].score(trajectory).why
+    if reason is not None:
+        return trajectory, reason, ""
     try:
         # a stored one may hold what its dialect cannot write
         why = Format().score(rewritten(trajectory, dialect)).why
@@ -418,8 +421,8 @@ def _content(step: Step) -> dict[str, Any]:
     """What must stay the same in another dialect; blanks at the ends of a text may not."""
     return {
         "thought": (step.think or "").strip(),
-        "call": step.call and (step.call.name, step.call.arguments),
-        "answer": step.answer if step.answer is None else step.answer.strip(),
+        "call": None if step.call is None else (step.call.name, step.call.arguments),
+        "answer": None if step.answer is None else step.answer.strip(),
         "verdict": (step.helpful, step.refs, step.verified),
         "parallel call": step.same_turn,
         "evidence": len(step.evidence),

@@ -141,10 +141,10 @@ def usual_tools(tasks: Iterable[Task]) -> dict[str, str]:
             tools = held_by[fact["relation"]]
             tools[SEARCH] += bool(fact.get("passage"))
             tools[GRAPH] += bool(fact.get("triple"))
-    return {
-        relation: GRAPH if tools[GRAPH] > tools[SEARCH] else SEARCH
-        for relation, tools in held_by.items()
-    }
+    usual: dict[str, str] = {}
+    for relation, tools in held_by.items():
+        usual[relation] = GRAPH if tools[GRAPH] > tools[SEARCH] else SEARCH
+    return usual
 
 
 def plan_world(task: Task, usual: Mapping[str, str] | None = None) -> list[Hop]:
@@ -200,10 +200,14 @@ def plan_musique(task: Task) -> list[Hop]:
 
 def _resolved(question: str, answers: Sequence[str]) -> str:
     """A sub-question with each `#k` replaced by the k-th of the answers before it."""
-    numbers = [int(number) for number in re.findall(r"#(\d+)", question)]
-    if not all(1 <= number <= len(answers) for number in numbers):
-        raise DataError("a sub-question refers to a later one")
-    return re.sub(r"#(\d+)", lambda match: answers[int(match[1]) - 1], question).strip()
+
+    def answer_to(reference: re.Match[str]) -> str:
+        number = int(reference[1])
+        if not 1 <= number <= len(answers):
+            raise DataError("a sub-question refers to a later one")
+        return answers[number - 1]
+
+    return re.sub(r"#(\d+)", answer_to, question).strip()
 
 
 def _sub_question_hop(question: str, answer: str, title: str) -> Hop:

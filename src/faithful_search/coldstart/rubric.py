@@ -200,7 +200,9 @@ def scored_file(path: str | Path) -> list[Trajectory]:
     `score` and `why`. Those about questions of the bundled world need no score: its facts give it.
     A row without a score of the rubric or a reference answer is a `DataError`.
     """
-    rows = [row if LABEL in row.meta else labelled(row) for row in read_jsonl(path)]
+    rows: list[Trajectory] = []
+    for row in read_jsonl(path):
+        rows.append(row if LABEL in row.meta else labelled(row))
     for number, row in enumerate(rows, start=1):
         label = row.meta.get(LABEL)
         is_scored = isinstance(label, dict) and label.get("score") in RUBRIC.values()

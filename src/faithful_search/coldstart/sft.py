@@ -333,9 +333,12 @@ def _rows(
     if has_verdicts and verdict_token_weight != 1.0:
         for place in _verdicts(trajectory, tokens, chat):
             weights[place] = verdict_token_weight
+    labels = []
+    for token, is_learnt in zip(ids, learnt, strict=True):
+        labels.append(token if is_learnt else IGNORED)
     columns: dict[str, list[Any]] = {
         "input_ids": ids,
-        "labels": [token if learn else IGNORED for token, learn in zip(ids, learnt, strict=True)],
+        "labels": labels,
         "loss_weights": weights,
     }
     if reading:

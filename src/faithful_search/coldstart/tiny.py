@@ -143,7 +143,8 @@ class TinyConfig:
 
 def build_tiny(out_dir: str | Path, config: TinyConfig | None = None) -> Path:
     """Write an untrained tiny policy, loadable with `from_pretrained`, to `out_dir`."""
-    config, out_dir = config or TinyConfig(), Path(out_dir)
+    config = config or TinyConfig()
+    out_dir = Path(out_dir)
     tokenizer = build_tokenizer(config)
     set_seed(config.seed)
     shape = (
@@ -247,8 +248,9 @@ def _sentences(names: list[str], phrases: tuple[str, ...]) -> Iterator[str]:
     """
     finder = NameFinder(dict.fromkeys(names, ""))
     passages = list(read_rows(world_file("passages.jsonl.gz")))
-    relations = {fact[1] for row in passages for fact in row["facts"]}
-    relations |= {row["relation"] for row in read_rows(world_file("triples.jsonl.gz"))}
+    relations = {row["relation"] for row in read_rows(world_file("triples.jsonl.gz"))}
+    for row in passages:
+        relations.update(relation for _, relation, _ in row["facts"])
     fixed = (*PHRASES, *TRAINING_BLANKS, *phrases, "No results.", "Unknown tool. Available tools:")
     for _ in range(OFTEN):
         yield from fixed

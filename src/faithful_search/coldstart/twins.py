@@ -91,7 +91,8 @@ class Shelf:
 
 def drawn_kind(rng: random.Random) -> str:
     """One of `KINDS`, as often as it says."""
-    return rng.choices([*KINDS], [*KINDS.values()])[0]
+    [kind] = rng.choices(list(KINDS), weights=list(KINDS.values()))
+    return kind
 
 
 class Response(NamedTuple):
@@ -195,7 +196,9 @@ class Response(NamedTuple):
         """
         rng = self.rng
         draw = rng.random()
-        words = [word for passage in self.evidence for word in passage.text.split()]
+        words: list[str] = []
+        for passage in self.evidence:
+            words += passage.text.split()
         if draw < 0.6 or not words:
             text = rng.choice(TRAINING_BLANKS)
         elif draw < 0.8:

@@ -5,7 +5,7 @@ evidence.
 import logging
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -217,14 +217,19 @@ def task_of(question: str) -> Task:
     """The question, with its gold answers where it is one of the bundled ones. Raises `DataError`
     where it is empty.
     """
-    if not (question := " ".join(question.split())):
+    question = " ".join(question.split())
+    if not question:
         raise DataError("the question is empty")
     return Task("demo", question, _golds().get(question, ()))
 
 
 @lru_cache
 def _golds() -> dict[str, tuple[str, ...]]:
-    return {task.question: task.answers for split in SPLITS for task in load_tasks("world", split)}
+    golds: dict[str, tuple[str, ...]] = {}
+    for split in SPLITS:
+        for task in load_tasks("world", split):
+            golds[task.question] = task.answers
+    return golds
 
 
 def _triples(dialect: str) -> str:
@@ -355,43 +360,55 @@ def _probed(
     asker: LocalAgent, before: Trajectory, edits: Mapping[str, str | None]
 ) -> tuple[Pair | None, Pair | None]:
     """`Outcome.p_yes` of the first verdict on evidence that is changed, and `Outcome.p_answer`."""
-    tokens, chat, generator = before.tokens, asker.engine.chat, asker.engine.generator
+    tokens = before.tokens
+    chat = asker.engine.chat
+    generator = asker.engine.generator
     assert tokens is not None and isinstance(generator, Scorer)  # it is the engine's own episode
     transcript = Transcript(before, tokens, chat)
     responses = {}  # what is read now, by its step's index
     for index, step in enumerate(before.steps):
         if any(passage.text in edits for passage in step.evidence):
-            passages = [
-                (passage, edits.get(passage.text, passage.text)) for passage in step.evidence
-            ]
-            evidence = [
-                msgspec.structs.replace(passage, text=text)
-                for passage, text in passages
-                if text is not None
-            ]
-            responses[index] = transcript.response(index, evidence)
+            responses[index] = transcript.response(index, _edited(step.evidence, edits))
 
     def both(step: int, place: int) -> list[list[int]]:
-        return [
-            context_of(tokens, step, place, responses_so_far)
-            for responses_so_far in ({}, responses)
-        ]
+        """What is read before a place of a step, without the change and with it."""
+        unchanged = context_of(tokens, step, place, {})
+        changed = context_of(tokens, step, place, responses)
+        return [unchanged, changed]
 
     p_yes = p_answer = None
-    judged = [
-        at + 1
-        for at in responses
-        if at + 1 < len(before.steps) and before.steps[at + 1].helpful is not None
-    ]
-    if judged:
-        # The verdict after the first changed response; later ones follow from what the agent did
-        # with it
-        place, yes = transcript.yes_at(judged[0])
-        [[was], [now]] = generator.choice_probs(both(judged[0], place), [[yes]] * 2)
+    # The verdict after the first changed response; later ones follow from what the agent did with
+    # it
+    judged = _first_verdict(before.steps, after=responses)
+    if judged is not None:
+        place, yes = transcript.yes_at(judged)
+        [[was], [now]] = generator.choice_probs(both(judged, place), [[yes]] * 2)
         p_yes = was, now
-    if before.answer and (first := find_mention(chat.tokenizer, tokens, before.answer)):
-        turn, start, end = first
+    mention = find_mention(chat.tokenizer, tokens, before.answer) if before.answer else None
+    if mention is not None:
+        turn, start, end = mention
         answer = turn_ids(tokens, turn)[start:end]
         [[was], [now]] = generator.choice_logprobs(both(turn, start), [[answer]] * 2)
         p_answer = math.exp(was / len(answer)), math.exp(now / len(answer))
     return p_yes, p_answer
+
+
+def _edited(evidence: Sequence[Evidence], edits: Mapping[str, str | None]) -> list[Evidence]:
+    """The evidence as it is now: `edits` has the new text for an old one, `None` where the passage
+    is left out.
+    """
+    edited: list[Evidence] = []
+    for passage in evidence:
+        text = edits.get(passage.text, passage.text)
+        if text is not None:
+            edited.append(msgspec.structs.replace(passage, text=text))
+    return edited
+
+
+def _first_verdict(steps: Sequence[Step], after: Iterable[int]) -> int | None:
+    """The first step with a verdict on the response of the step before it, one of `after`."""
+    for index in after:
+        following = index + 1
+        if following < len(steps) and steps[following].helpful is not None:
+            return following
+    return None

@@ -121,9 +121,11 @@ def ask(
     given the key.
     """
     local = (policies or local_agents(None)).get(name)
-    who, where = f"The model {name}", ""
+    who = f"The model {name}"
+    where = ""
     if local is not None:
-        who, where = local.title, link(question, name)
+        who = local.title
+        where = link(question, name)
     yield view.growing_view(Trajectory((), question), "ask", who), None
     try:
         if local is not None:
@@ -218,7 +220,9 @@ def _choice(trajectory: Trajectory) -> gradio.Dropdown:
     rests on it; if none was cited, the last one.
     """
     evidence = trajectory.evidence
-    cited = [ref for step in trajectory.steps for ref in step.refs if ref in evidence]
+    cited: list[str] = []
+    for step in trajectory.steps:
+        cited += [ref for ref in step.refs if ref in evidence]
     choices = []
     for id, passage in evidence.items():
         mark = " (cited)" if id in cited else ""

@@ -7,10 +7,10 @@ import re
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -81,21 +81,24 @@ class Audited(msgspec.Struct, frozen=True):
         """Equal parts of a metric's scale: the rows in each, and its height in percent of the
         highest.
         """
-        values, bounds = self.values.get(metric), self.audit.bounds.get(metric)
+        values = self.values.get(metric)
+        bounds = self.audit.bounds.get(metric)
         if not values or bounds is None:
             return []
-        low, width = bounds[0], (bounds[1] - bounds[0]) / _BINS
-        parts: list[list[int]] = [[] for _ in range(_BINS)]
+        low, high = bounds
+        width = (high - low) / _BINS
+        rows_of_bins: list[list[int]] = [[] for _ in range(_BINS)]
         for row, value in values.items():
-            parts[min(_BINS - 1, int((value - low) / width + 1e-9))].append(
-                row
-            )  # 0.3 / 0.1 is a little less than 3
-        most = max(map(len, parts))
-        return [
-            {"name": f"{low + width * place:.1f} to {low + width * (place + 1):.1f}", "rows": rows}
-            | {"height": round(100 * len(rows) / most)}
-            for place, rows in enumerate(parts)
-        ]
+            place = int((value - low) / width + 1e-9)  # 0.3 / 0.1 is a little less than 3
+            rows_of_bins[min(place, _BINS - 1)].append(row)  # the last one holds its upper end, too
+        most = max(map(len, rows_of_bins))
+        bins = []
+        for place, rows in enumerate(rows_of_bins):
+            start = low + width * place
+            end = low + width * (place + 1)
+            name = f"{start:.1f} to {end:.1f}"
+            bins.append({"name": name, "rows": rows, "height": round(100 * len(rows) / most)})
+        return bins
 
     def report(self) -> str:
         """The page that `faithful-search audit` writes."""
@@ -103,9 +106,8 @@ class Audited(msgspec.Struct, frozen=True):
             scores = Path(folder) / SCORES
             scores.write_text(self.scores, encoding="utf-8")
             rows = sorted((row.number, row.trajectory) for row in self.rows)
-            return page.write(Path(folder) / "report.html", self.audit, scores, rows).read_text(
-                "utf-8"
-            )
+            report = page.write(Path(folder) / "report.html", self.audit, scores, rows)
+            return report.read_text("utf-8")
 
 
 class _Job(msgspec.Struct, frozen=True):
@@ -187,18 +189,23 @@ def _audited(source: Path, job: _Job) -> Audited:
                 values[name][line.row] = cell.value
     primary = values.get(result.primary or "", {})
     trajectories = pick(source, numbers, ReadingSettings(job.dialect))
-    rows = [
-        AuditedRow(number, primary.get(number), trajectory) for number, trajectory in trajectories
-    ]
-    rows.sort(key=lambda row: (row.value is None, row.value))
+    rows = []
+    for number, trajectory in trajectories:
+        rows.append(AuditedRow(number, primary.get(number), trajectory))
+    rows.sort(key=_worst_first)
     return Audited(
         audit=result,
         words=_words(result, rows, job.text),
-        unread=[line.replace(str(source), _NAMED) for line in _unread(result, source)],
+        unread=[sentence.replace(str(source), _NAMED) for sentence in _unread(result, source)],
         rows=rows,
         values=dict(values),
         scores=scores.read_text("utf-8"),
     )
+
+
+def _worst_first(row: AuditedRow) -> tuple[bool, float]:
+    """The place of a row by its value; rows without one come last."""
+    return row.value is None, row.value or 0.0
 
 
 def _check_unpacked(source: Path) -> None:
@@ -206,7 +213,8 @@ def _check_unpacked(source: Path) -> None:
     size = 0
     with suppress(DataError):  # what cannot be read is said by the audit
         for _, data in read_json(source):
-            size += len(data) if isinstance(data, bytes) else 0
+            if isinstance(data, bytes):
+                size += len(data)
             if size > MOST_UNPACKED:
                 break
     if size > MOST_UNPACKED:
@@ -217,25 +225,33 @@ def _source(job: _Job, folder: Path) -> Path:
     """The text as a file of rows as `reading.rows` reads them: a chat and a plain text become one
     row.
     """
-    text, ending = job.text, job.ending
     if job.file:
-        source = folder / f"rows{ending}"
+        source = folder / f"rows{job.ending}"
         source.write_bytes(job.file)
         return source
+    text = job.text
+    ending = job.ending
     value: Any = None
     with suppress(DataError):
         value = loose_json.decode(text)
-    if isinstance(value, list) and all(
-        isinstance(message, dict) and "role" in message for message in value
-    ):
-        text, ending = json.dumps({"messages": value}), ".json"
+    if _is_chat(value):
+        text = json.dumps({"messages": value})
+        ending = ".json"
     elif ending not in ENDINGS:
         ending = ".jsonl" if _is_lines(text) else ".json"
-        if not (isinstance(value, list) or _BEGINS_JSON.match(text)):
+        holds_rows = isinstance(value, list) or _BEGINS_JSON.match(text)
+        if not holds_rows:
             text = json.dumps({"text": value if isinstance(value, str) else text})
     source = folder / f"rows{ending}"
     source.write_text(text, encoding="utf-8", errors="replace")
     return source
+
+
+def _is_chat(value: Any) -> bool:
+    """Whether a JSON value is a list of chat messages."""
+    if not isinstance(value, list):
+        return False
+    return all(isinstance(message, dict) and "role" in message for message in value)
 
 
 def _is_lines(text: str) -> bool:
@@ -261,54 +277,46 @@ def _fetched(address: str) -> bytes:
     try:
         with HfFileSystem(token=False).open(address, "rb") as file:
             data: bytes = file.read(MOST_CHARACTERS + 1)
-    except (
-        OSError,
-        ValueError,
-        NotImplementedError,
-        httpx2.HTTPError,
-    ) as error:  # the Hub's own are OSErrors
-        raise DataError(
-            f"cannot read {address}: {str(error).strip() or type(error).__name__}"
-        ) from error
+    # The Hub's own errors are OSErrors
+    except (OSError, ValueError, NotImplementedError, httpx2.HTTPError) as error:
+        why = str(error).strip() or type(error).__name__
+        raise DataError(f"cannot read {address}: {why}") from error
     if len(data) > MOST_CHARACTERS:
         raise DataError(f"{address} is too large for this page: at most {MOST_CHARACTERS:,} bytes")
     return data
 
 
 def _words(result: Audit, rows: Sequence[AuditedRow], text: str) -> list[str]:
+    """What the audit says, in sentences."""
     trajectories = [row.trajectory for row in rows]
-    dialect_names, kinds = (
-        ", ".join(f"{name} ({count})" for name, count in counts.items())
-        for counts in (result.dialects, result.issues)
-    )
-    sentences = [f"{_many(result.n)} read, written in {dialect_names}."]
+    sentences = [f"{_many(result.n)} read, written in {_listed(result.dialects)}."]
     detection = dialects.detect(trajectories[0].text or text)
     # A chat is read by its messages; the marks of a text say how this one was read
-    if (
-        result.n == 1
-        and detection.dialect == trajectories[0].dialect
-        and detection.confidence > _TELLING
-    ):
+    is_read_so = detection.dialect == trajectories[0].dialect
+    if result.n == 1 and is_read_so and detection.confidence > _TELLING:
         sentences.append(
             f"What tells how it is written: {detection.why} (confidence "
             f"{detection.confidence:.2f})."
         )
-    forged = [
-        trajectory
-        for trajectory in trajectories
-        if any(ref not in trajectory.evidence for step in trajectory.steps for ref in step.refs)
-    ]
     counts = {
-        "cite evidence that was never returned": len(forged),
+        "cite evidence that was never returned": sum(map(_cites_unreturned, trajectories)),
         "give no answer": sum(trajectory.answer is None for trajectory in trajectories),
-        f"have mistakes in their writing: {kinds}": result.n - result.clean,
+        f"have mistakes in their writing: {_listed(result.issues)}": result.n - result.clean,
     }
-    sentences += [
-        f"{_many(count)} of {result.n} {description}."
-        for description, count in counts.items()
-        if count
-    ]
+    for description, count in counts.items():
+        if count:
+            sentences.append(f"{_many(count)} of {result.n} {description}.")
     return sentences
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} ({count})" for name, count in counts.items())
+
+
+def _cites_unreturned(trajectory: Trajectory) -> bool:
+    """Whether a step cites evidence that no tool returned."""
+    cited = chain.from_iterable(step.refs for step in trajectory.steps)
+    return any(ref not in trajectory.evidence for ref in cited)
 
 
 def _unread(result: Audit, source: Path) -> list[str]:

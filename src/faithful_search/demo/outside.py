@@ -43,8 +43,8 @@ def outside(question: str) -> str:
     if all(kinds[name] in _ANYWHERE for name in finder.find(question)):
         return NO_NAME
     known_words = _words()
-    words = _WORD.findall(finder.sub(lambda name: " ", question))
-    unknown = list(dict.fromkeys(word for word in words if word.lower() not in known_words))
+    words = dict.fromkeys(_WORD.findall(finder.sub(lambda name: " ", question)))
+    unknown = [word for word in words if word.lower() not in known_words]
     if not unknown:
         return ""
     named = ", ".join(f"“{shortened(word, _LONGEST)}”" for word in unknown[:_SHOWN])

@@ -1,7 +1,7 @@
 """What the page shows, as HTML: one view of a trajectory for every tab, and the cards above it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
@@ -61,8 +61,10 @@ def answered_view(trajectory: Trajectory, name: str, who: str, link: str = "") -
     `who` answered. An answer that the bundled world cannot give is shown as such, and nothing about
     it in the colour of what is good: citations hold there as they do elsewhere.
     """
+    doubt = outside(trajectory.question or "")
+    needs = needs_evidence(trajectory)
     cited = {passage.id for passage in cited_evidence(trajectory)}
-    doubt, needs = outside(trajectory.question or ""), needs_evidence(trajectory)
+    sources = [passage for passage in distinct(trajectory) if passage.id in cited]
     above = _part("cards").answer(
         trajectory,
         who=who,
@@ -71,7 +73,7 @@ def answered_view(trajectory: Trajectory, name: str, who: str, link: str = "") -
         level="" if doubt else _NEEDS[needs],
         doubt=doubt,
         claims=claims_of(trajectory),
-        sources=[passage for passage in distinct(trajectory) if passage.id in cited],
+        sources=sources,
         cards=_cards(trajectory),
     )
     html = above + _trajectory(trajectory, name, link)
@@ -92,9 +94,8 @@ def outcome_view(
         cards += _framed(f"{card}<details>{summary}{steps}</details>")
     if running:
         cards += _part("cards").running()
-    return _framed(
-        f'{_part("cards").change(passage, text.strip())}<div class="cards">{cards}</div>'
-    )
+    change = _part("cards").change(passage, text.strip())
+    return _framed(f'{change}<div class="cards">{cards}</div>')
 
 
 def audit_view(audited: Audited, source: str) -> str:
@@ -127,36 +128,47 @@ def head() -> str:
 
 def _trajectory(trajectory: Trajectory, name: str, link: str = "", running: str = "") -> str:
     """The view of a trajectory, without scores while the agent named by `running` is at it."""
-    marked = {}
-    for metric in () if running else SCORED:
-        for result, reward in metrics.load(metric).items():
-            score = reward.score(trajectory)
-            why = metrics.reason(result, score)
-            marked[result] = Score(reward.measure(score), why, score.parts)
-    page_fields, cards = fields(None, trajectory, marked), _cards(trajectory)
+    scores = {} if running else _scores(trajectory)
+    page_fields = fields(None, trajectory, scores)
+    cards = _cards(trajectory)
     marks = [step["marks"] for step in page_fields["steps"]]
     marks += [[]] * (len(trajectory.steps) - len(marks))  # those of the first steps alone are told
 
     def words(step: Step, text: str) -> list[tuple[str, list[int]]]:
         """A text in pieces, each with the numbers of the cited evidence that holds it."""
-        held = {
-            cards[ref]: terms(trajectory.evidence[ref].text) for ref in step.refs if ref in cards
-        }
-        if not held or len(text) > _MOST_MARKED:
-            return [(text, [])]
-        pieces = ((piece, terms(piece)) for piece in _WORDS.split(text))
-        return [
-            (
-                piece,
-                [number for number, evidence_words in held.items() if piece_words & evidence_words],
-            )
-            for piece, piece_words in pieces
-        ]
+        cited_words: dict[int, set[str]] = {}
+        for ref in step.refs:
+            if ref in cards:
+                cited_words[cards[ref]] = terms(trajectory.evidence[ref].text)
+        return _pieces(text, cited_words)
 
     html: str = _part("trajectory").trajectory(
-        trajectory, page_fields["chips"], marks, marked, cards, words, name, link, running
+        trajectory, page_fields["chips"], marks, scores, cards, words, name, link, running
     )
     return html
+
+
+def _scores(trajectory: Trajectory) -> dict[str, Score]:
+    """What the metrics of `SCORED` say of the trajectory, by result."""
+    scores: dict[str, Score] = {}
+    for metric in SCORED:
+        for result, reward in metrics.load(metric).items():
+            score = reward.score(trajectory)
+            why = metrics.reason(result, score)
+            scores[result] = Score(reward.measure(score), why, score.parts)
+    return scores
+
+
+def _pieces(text: str, cited_words: Mapping[int, set[str]]) -> list[tuple[str, list[int]]]:
+    """A text in pieces, each with the numbers of the evidence whose words it shares."""
+    if not cited_words or len(text) > _MOST_MARKED:
+        return [(text, [])]
+    pieces = []
+    for piece in _WORDS.split(text):
+        piece_words = terms(piece)
+        holders = [number for number, words in cited_words.items() if piece_words & words]
+        pieces.append((piece, holders))
+    return pieces
 
 
 def _cards(trajectory: Trajectory) -> dict[str, int]:
@@ -168,11 +180,8 @@ def _cards(trajectory: Trajectory) -> dict[str, int]:
 
 @lru_cache
 def _part(name: str) -> Any:
-    return (
-        environment(asks=asks, arguments=arguments_of, interval=interval)
-        .from_string(_file(f"{name}.html"))
-        .module
-    )
+    templates = environment(asks=asks, arguments=arguments_of, interval=interval)
+    return templates.from_string(_file(f"{name}.html")).module
 
 
 def _file(name: str) -> str:

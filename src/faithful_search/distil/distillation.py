@@ -133,9 +133,8 @@ def _trainer(
     # or a resumed run would forget how long it has been patient
     args.restore_callback_states_from_checkpoint = True
     args.save_only_model = False
-    if settings.head != "generator" and (
-        peft_config is not None or "quantization_config" in kwargs
-    ):
+    trains_a_part = peft_config is not None or "quantization_config" in kwargs
+    if trains_a_part and settings.head != "generator":
         raise ConfigError(
             f"the {settings.head} head is trained whole (or with layers frozen): leave use_peft "
             "and quantised weights to the generator"
@@ -204,7 +203,8 @@ def _open(name: str, args: Any, settings: Distillation, kwargs: dict[str, Any]) 
         # A directory has no revisions
         kwargs = {key: value for key, value in kwargs.items() if key != "revision"}
         return open_saved(name, settings.token_weight, **kwargs)
-    return open_model(AutoModelForCausalLM, name, device="cpu" if args.use_cpu else None, **kwargs)
+    device = "cpu" if args.use_cpu else None
+    return open_model(AutoModelForCausalLM, name, device=device, **kwargs)
 
 
 def _judge(model: Any, tokenizer: Any, name: str, args: Any, settings: Distillation) -> Any:
@@ -299,12 +299,13 @@ def _single_or_all(names: Sequence[str]) -> str | tuple[str, ...]:
 
 def _with_temperature(judge: Judge, file: JudgeFile, rows: Sequence[Labelled]) -> JudgeFile:
     verdicts = judge.judge_batch([row.pair for row in rows])
-    judged = [
-        (verdict.p, row.label)
-        for verdict, row in zip(verdicts, rows, strict=True)
-        if verdict.p is not None
-    ]
-    temperature = heads.fit_temperature([p for p, _ in judged], [label for _, label in judged])
+    p: list[float] = []
+    labels: list[bool] = []
+    for verdict, row in zip(verdicts, rows, strict=True):
+        if verdict.p is not None:
+            p.append(verdict.p)
+            labels.append(row.label)
+    temperature = heads.fit_temperature(p, labels)
     return msgspec.structs.replace(file, temperature=temperature)
 
 

@@ -90,8 +90,9 @@ def names(text: str) -> list[str]:
             words = words[1:]
         before = text[: match.start()]
         begins_sentence = not before or before.rstrip()[-1:] in ".!?\n\"'"
-        # a single word has its capital there whatever it is
-        if words and not (begins_sentence and len(words) == 1):
+        if begins_sentence and len(words) == 1:
+            continue  # such a word has its capital there whatever it is
+        if words:
             result.append(" ".join(words))
     return result
 
@@ -186,8 +187,9 @@ def swapped_roles(statement: str, texts: Sequence[str], rng: random.Random) -> E
     here = [name for name in names(statement) if " " in name]
     if len(here) < 2:
         return None
-    first, second = here[0], here[-1]
-    if first in second or second in first or first == second:
+    first = here[0]
+    second = here[-1]
+    if first in second or second in first:
         return None
     before, _, remainder = statement.partition(first)
     between, _, after = remainder.partition(second)
@@ -197,8 +199,8 @@ def swapped_roles(statement: str, texts: Sequence[str], rng: random.Random) -> E
     second_start = len(before)
     second_end = second_start + len(second)
     first_start = second_end + len(between)
-    spans = ((second_start, second_end), (first_start, first_start + len(first)))
-    return Edited(text, "roles", spans)
+    first_end = first_start + len(first)
+    return Edited(text, "roles", ((second_start, second_end), (first_start, first_end)))
 
 
 def with_addition(statement: str, texts: Sequence[str], rng: random.Random) -> Edited | None:
@@ -213,8 +215,9 @@ def with_addition(statement: str, texts: Sequence[str], rng: random.Random) -> E
     if not clauses:
         return None
     body = statement.rstrip(" .")
-    joint = rng.choice((", and ", ", which ", " and ")) + rng.choice(clauses)
-    return Edited(f"{body}{joint}.", "addition", ((len(body), len(body) + len(joint)),))
+    addition = rng.choice((", and ", ", which ", " and ")) + rng.choice(clauses)
+    start = len(body)
+    return Edited(f"{body}{addition}.", "addition", ((start, start + len(addition)),))
 
 
 def compressed(statement: str, texts: Sequence[str], rng: random.Random) -> Edited | None:
@@ -248,10 +251,12 @@ def reworded(statement: str, texts: Sequence[str], rng: random.Random) -> Edited
 
 def introduced(statement: str, texts: Sequence[str], rng: random.Random) -> Edited | None:
     """The statement behind words with which a writer reports it."""
-    words = rng.choice(_WORDS["introductions"])
-    starts_with_name = statement.split(" ", 1)[0] not in _NO_NAMES
-    body = statement if starts_with_name else statement[:1].lower() + statement[1:]
-    return Edited(f"{words} {body}", "introduced")
+    introduction = rng.choice(_WORDS["introductions"])
+    first_word, _, _ = statement.partition(" ")
+    body = statement
+    if first_word in _NO_NAMES:
+        body = statement[:1].lower() + statement[1:]
+    return Edited(f"{introduction} {body}", "introduced")
 
 
 ERRORS: dict[str, Edit] = {

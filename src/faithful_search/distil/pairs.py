@@ -39,9 +39,10 @@ def load_pairs(sources: Sequence[str], limit: int | None = None, seed: int = 0) 
     for source in sources:
         if source == "world":
             rows += world_pairs(seed=seed)
+        elif Path(source).exists():
+            rows += load(source)
         else:
-            is_here = Path(source).exists()
-            rows += load(source if is_here else local_file(f"hf://datasets/{source}"))
+            rows += load(local_file(f"hf://datasets/{source}"))
     if limit is None:
         return rows
     limited: list[Labelled] = []
@@ -119,14 +120,22 @@ def classifier_rows(
     for row, inputs in zip(rows, judge.inputs([row.pair for row in rows]), strict=True):
         if not inputs:
             continue
-        words = set(content_words(inputs[0].hypothesis))
-        shared = [len(words.intersection(content_words(window.premise))) for window in inputs]
-        nearest.append(inputs[shared.index(max(shared))])
+        nearest.append(_nearest(inputs))
         labels.append(entails if row.label else 1 - entails)
     result = []
     for tokens, label in zip(judge.encode(nearest), labels, strict=True):
         result.append({**tokens, "labels": label, "length": len(tokens["input_ids"])})
     return result
+
+
+def _nearest(windows: Sequence[Input]) -> Input:
+    """Of the windows of one pair, the first whose premise shares most words with the hypothesis."""
+    hypothesis_words = set(content_words(windows[0].hypothesis))
+
+    def shared_words(window: Input) -> int:
+        return len(hypothesis_words.intersection(content_words(window.premise)))
+
+    return max(windows, key=shared_words)
 
 
 def generator_rows(judge: GeneratorJudge, rows: Sequence[Labelled]) -> list[dict[str, Any]]:
@@ -138,8 +147,8 @@ def generator_rows(judge: GeneratorJudge, rows: Sequence[Labelled]) -> list[dict
         question = judge.asked(row.pair)
         if not question.ids:
             continue
-        choice = question.choices[0 if row.label else 1]
-        ids = question.ids + choice
+        true_label, false_label = question.choices
+        ids = question.ids + (true_label if row.label else false_label)
         labels = [IGNORED] * len(question.ids) + ids[-1:]
         result.append({"input_ids": ids, "labels": labels, "length": len(ids)})
     return result

@@ -102,7 +102,8 @@ def answer_pairs(
     rng: random.Random,
 ) -> Iterator[PairRow]:
     """A right and a wrong answer to a question with its passages, or the right one without them."""
-    text, answer = question["question"], question["answers"][0]
+    text = question["question"]
+    answer = question["answers"][0]
     is_yes_or_no = answer.lower() in ("yes", "no")  # such an answer need not stand in a passage
     distractors = near(rng.choice(gold), corpus, rng, rng.choice((0, 1, 2)))
     distractors = [passage for passage in distractors if passage not in gold]
@@ -128,9 +129,13 @@ def answer_pairs(
 
 def an_error(statement: str, texts: Sequence[str], rng: random.Random) -> Edited | None:
     """The statement with an error of a random kind, of those that apply."""
+
+    def comes_late(kind: str) -> bool:
+        return kind != "name" or rng.random() < 0.6  # names err most often
+
     kinds = list(ERRORS)
     rng.shuffle(kinds)
-    kinds.sort(key=lambda kind: kind != "name" or rng.random() < 0.6)  # names err most often
+    kinds.sort(key=comes_late)
     for kind in kinds:
         edited = ERRORS[kind](statement, texts, rng)
         if edited is not None:
@@ -154,8 +159,8 @@ ANSWERS = ("{answer}", "{answer}", "{answer}.", "The answer is {answer}.", "It i
 
 def shown(passages: Sequence[CorpusPassage], form: str, rng: random.Random) -> str:
     """The passages as evidence, in random order."""
-    order = rng.sample(list(passages), len(passages))
-    texts = [form.format(title=passage.title, text=passage.text) for passage in order]
+    shuffled = rng.sample(list(passages), len(passages))
+    texts = [form.format(title=passage.title, text=passage.text) for passage in shuffled]
     if len(texts) > 1 and rng.random() < 0.3:
         texts = [f"[{number}] {text}" for number, text in enumerate(texts, 1)]
     return "\n\n".join(texts)

@@ -70,9 +70,13 @@ def edited_thoughts(thought: RealThought, rng: random.Random) -> Iterator[PairRo
     """A false pair of a faithful thought, by an error in it or in its evidence; in the second case
     also a true one, with the same exchange everywhere.
     """
+
+    def comes_late(kind: str) -> bool:
+        return kind not in _EXCHANGED or rng.random() < 0.3
+
     kinds = list(ERRORS)
     rng.shuffle(kinds)
-    kinds.sort(key=lambda kind: kind not in _EXCHANGED or rng.random() < 0.3)
+    kinds.sort(key=comes_late)
     places = _sentence_places(thought)
     rng.shuffle(places)
     for kind in kinds:
@@ -196,12 +200,8 @@ def _pair(
     hypothesis: str | None = None,
     spans: tuple[Span, ...] | None = (),
 ) -> PairRow:
-    return PairRow(
-        thought.premise if premise is None else premise,
-        thought.hypothesis if hypothesis is None else hypothesis,
-        label,
-        kind,
-        spans,
-        thought.question,
-        "info_think",
-    )
+    if premise is None:
+        premise = thought.premise
+    if hypothesis is None:
+        hypothesis = thought.hypothesis
+    return PairRow(premise, hypothesis, label, kind, spans, thought.question, "info_think")

@@ -35,10 +35,13 @@ def calibrate(judge: SpanJudge, file: JudgeFile, rows: Sequence[Labelled]) -> Ju
     network_p = _network_p(judge, rows)
     words_p = [counted_p(row.pair) for row in rows]
     p_by_weight: dict[float, list[float]] = {}
+    auroc_by_weight: dict[float, float] = {}
     for weight in WEIGHTS:
-        both = zip(network_p, words_p, strict=True)
-        p_by_weight[weight] = [with_words(network, words, weight) for network, words in both]
-    words = max(WEIGHTS, key=lambda weight: _mean_auroc(rows, p_by_weight[weight]))
+        pairs = zip(network_p, words_p, strict=True)
+        p_of_both = [with_words(network, words, weight) for network, words in pairs]
+        p_by_weight[weight] = p_of_both
+        auroc_by_weight[weight] = _mean_auroc(rows, p_of_both)
+    words = max(WEIGHTS, key=auroc_by_weight.__getitem__)
     labels = [row.label for row in rows]
     temperature = heads.fit_temperature(p_by_weight[words], labels)
     p = [calibrated(value, temperature) for value in p_by_weight[words]]

@@ -136,8 +136,9 @@ def model_card(record: Record, recipe: str, argv: Sequence[str], plots: Sequence
     license = license_of(base)
     last = record.after or record.before
     estimates = last.rows if last else {}
-    results = [
-        EvalResult(
+    results = []
+    for metric, row in _published(estimates).items():
+        result = EvalResult(
             task_type="question-answering",
             task_name="Question answering with search",
             dataset_type=record.questions,
@@ -147,8 +148,7 @@ def model_card(record: Record, recipe: str, argv: Sequence[str], plots: Sequence
             metric_value=row["value"],
             metric_args={"n": row["n"], "ci95": [row["low"], row["high"]]},
         )
-        for metric, row in _published(estimates).items()
-    ]
+        results.append(result)
     tags = ["faithful-search", "search-agent", "tool-use"]
     if adapter:
         tags += _ADAPTER_TAGS
@@ -300,12 +300,16 @@ def _published(estimates: Mapping[str, Estimate]) -> dict[str, dict[str, Any]]:
         if name not in TITLES or estimate.value is None:
             continue
         published[name] = {
-            "value": round(estimate.value, 4),
-            "low": None if estimate.low is None else round(estimate.low, 4),
-            "high": None if estimate.high is None else round(estimate.high, 4),
+            "value": _rounded(estimate.value),
+            "low": _rounded(estimate.low),
+            "high": _rounded(estimate.high),
             "n": estimate.n,
         }
     return published
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
 
 
 def usage(name: str, dialect: str, config: Mapping[str, Any], question: str) -> str:

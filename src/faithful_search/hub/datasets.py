@@ -277,19 +277,20 @@ def _schema(scored: list[str]) -> Any:
         "url": text,
         "score": real,
     }
-    return pa.schema(
-        {
-            **dict.fromkeys(_TRAJECTORY_COLUMNS, text),
-            "gold": texts,
-            "tools": texts,
-            "cited": texts,
-            "issues": texts,
-            "calls": integer,
-            "evidence": pa.list_(pa.struct(passage)),
-            "step": integer,
-            "reward": real,
-            **{f"score_{name}": real for name in scored},
-            **{f"why_{name}": text for name in scored},
-            "trajectory": text,
-        }
-    )
+    columns = dict.fromkeys(_TRAJECTORY_COLUMNS, text)
+    columns |= {
+        "gold": texts,
+        "tools": texts,
+        "cited": texts,
+        "issues": texts,
+        "calls": integer,
+        "evidence": pa.list_(pa.struct(passage)),
+        "step": integer,
+        "reward": real,
+    }
+    for name in scored:
+        columns[f"score_{name}"] = real
+    for name in scored:
+        columns[f"why_{name}"] = text
+    columns["trajectory"] = text
+    return pa.schema(columns)

@@ -92,8 +92,10 @@ class PassPlan:
 
     def _passes(self, numbers: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
         """The numbers of things of these lengths, in the groups that are read together."""
-        groups = passes(lengths, self.call)
-        return [[numbers[place] for place in group] for group in groups]
+        groups = []
+        for places in passes(lengths, self.call):
+            groups.append([numbers[place] for place in places])
+        return groups
 
     @property
     def cost(self) -> int:
@@ -136,7 +138,8 @@ def plan(
     owners = [0] * len(rows)  # the first head is that of the rows without a family
     for number, family in enumerate(_families(order, shared), start=1):
         # Of rows in order, the first and the last share least.
-        first, last = rows[family[0]], rows[family[-1]]
+        first = rows[family[0]]
+        last = rows[family[-1]]
         heads.append(first[: shared_length(first, last, keep)])
         for row in family:
             owners[row] = number
@@ -155,8 +158,13 @@ def shared_length(first: Row, second: Row, keep: int = 0) -> int:
     most = max(0, min(len(first), len(second)) - keep)
     if first[:most] == second[:most]:
         return most
+
     # Comparing slices is much faster than comparing tokens in a loop.
-    return bisect_left(range(1, most), True, key=lambda length: first[:length] != second[:length])
+    def differ(length: int) -> bool:
+        return first[:length] != second[:length]
+
+    # The place of the least length, counted from 1, in which they differ
+    return bisect_left(range(1, most), True, key=differ)
 
 
 def _families(order: list[int], shared: list[int]) -> list[list[int]]:

@@ -6,8 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -73,50 +72,29 @@ class Encoder:
         name; without such files the mean is taken over at most 512 tokens, and E5 and BGE models
         get the prefixes of their cards. Other parts and poolings are a `ConfigError`.
         """
-        files = partial(_beside, model, revision)
-        parts = {}
-        for part in files("modules.json") or [_PLAIN]:
-            class_name = part["type"].rpartition(".")[2]
-            parts[class_name] = part
-        # a dense layer left out would give other vectors without a word
-        unknown = parts.keys() - {"Transformer", "Pooling", "Normalize"}
-        if unknown:
-            raise ConfigError(
-                f"{model!r} has parts that cannot be used here: {', '.join(sorted(unknown))}"
-            )
+        files = _FilesBeside(model, revision)
+        parts = files.parts()
         folder = parts.get("Transformer", _PLAIN)["path"]
-        where: dict[str, Any] = {
-            "revision": revision,
-            "subfolder": folder,
-            "trust_remote_code": trust_remote_code,
-        }
-        encoder, tokenizer = open_model(AutoModel, model, device=device, dtype=dtype, **where)
-        prompts = (files("config_sentence_transformers.json") or {}).get("prompts") or {}
-        query = prompts.get("query") or ""
-        passage = prompts.get("passage") or prompts.get("document") or ""
-        if not (query or passage):  # the first E5 and BGE models have no such file
-            query, passage = known_prefixes(model)
-        pooling = ["pooling_mode_mean_tokens"]
-        if "Pooling" in parts:
-            config = files(f"{parts['Pooling']['path']}/config.json") or {}
-            pooling = [
-                name
-                for name, value in config.items()
-                if name.startswith("pooling_mode_") and value is True
-            ]
-        if len(pooling) != 1 or pooling[0] not in _POOLINGS:
-            used = ", ".join(pooling) or "nothing"
-            usable = ", ".join(_POOLINGS)
-            raise ConfigError(f"{model!r} pools by {used}; what can be used: one of {usable}")
-        lengths = files(f"{folder}/sentence_bert_config.json".lstrip("/")) or {}
+        encoder, tokenizer = open_model(
+            AutoModel,
+            model,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            subfolder=folder,
+            trust_remote_code=trust_remote_code,
+        )
+        query_prefix, passage_prefix = files.prefixes()
+        pooling = files.pooling(parts.get("Pooling"))
+        lengths = files.read(f"{folder}/sentence_bert_config.json".lstrip("/"))
         limit = lengths.get("max_seq_length")
         if not limit:
             limit = min(512, max_tokens(encoder, tokenizer) or 512)
         settings: dict[str, Any] = {
-            "pooling": _POOLINGS[pooling[0]],
+            "pooling": pooling,
             "limit": limit,
-            "query_prefix": query,
-            "passage_prefix": passage,
+            "query_prefix": query_prefix,
+            "passage_prefix": passage_prefix,
         }
         return cls(encoder, tokenizer, model, **(settings | kwargs))
 
@@ -145,12 +123,14 @@ class Encoder:
 
     def _pooled(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """One vector of each text's states; `mask` tells its tokens from padding."""
-        if self.pooling == "cls":  # its first token: padding may stand on the left
-            return states[torch.arange(len(states)), mask.int().argmax(-1)]
+        if self.pooling == "cls":
+            first_tokens = mask.int().argmax(-1)  # padding may stand on the left
+            return states[torch.arange(len(states)), first_tokens]
+        is_token = mask[:, :, None]
         if self.pooling == "max":
-            return states.masked_fill(~mask[:, :, None], float("-inf")).amax(1)
+            return states.masked_fill(~is_token, float("-inf")).amax(1)
         lengths = mask.sum(1, keepdim=True).clamp(min=1)
-        return (states * mask[:, :, None]).sum(1) / lengths
+        return (states * is_token).sum(1) / lengths
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """How many tokens each text has, special ones left out."""
@@ -171,12 +151,64 @@ class Encoder:
         return inputs["input_ids"]
 
 
-def _beside(model: str, revision: str | None, name: str) -> Any:
-    path = file_beside(model, name, revision)
-    try:
-        return None if path is None else json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot open the model {model!r}: {name}: {error}") from error
+class _FilesBeside(NamedTuple):
+    """The JSON files of sentence-transformers beside a model. All raise `ConfigError` for a file
+    that cannot be read.
+    """
+
+    model: str
+    revision: str | None
+
+    def read(self, name: str) -> Any:
+        """What a file holds; an empty mapping where there is none, or nothing in it."""
+        path = file_beside(self.model, name, self.revision)
+        if path is None:
+            return {}
+        try:
+            return json.loads(path.read_text(encoding="utf-8")) or {}
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cannot open the model {self.model!r}: {name}: {error}") from error
+
+    def parts(self) -> dict[str, dict[str, Any]]:
+        """The model's parts by the names of their classes. Raises `ConfigError` for other parts
+        than are used here.
+        """
+        parts: dict[str, dict[str, Any]] = {}
+        for part in self.read("modules.json") or [_PLAIN]:
+            class_name = part["type"].rpartition(".")[2]
+            parts[class_name] = part
+        # a dense layer left out would give other vectors without a word
+        unknown = parts.keys() - {"Transformer", "Pooling", "Normalize"}
+        if unknown:
+            raise ConfigError(
+                f"{self.model!r} has parts that cannot be used here: {', '.join(sorted(unknown))}"
+            )
+        return parts
+
+    def prefixes(self) -> tuple[str, str]:
+        """What is written before queries and before passages."""
+        prompts = self.read("config_sentence_transformers.json").get("prompts") or {}
+        query = prompts.get("query") or ""
+        passage = prompts.get("passage") or prompts.get("document") or ""
+        if query or passage:
+            return query, passage
+        return known_prefixes(self.model)  # the first E5 and BGE models have no such file
+
+    def pooling(self, part: dict[str, Any] | None) -> Pooling:
+        """How this part pools; the mean without one. Raises `ConfigError` for any other pooling
+        than one of `_POOLINGS`.
+        """
+        if part is None:
+            return "mean"
+        modes = []
+        for name, value in self.read(f"{part['path']}/config.json").items():
+            if name.startswith("pooling_mode_") and value is True:
+                modes.append(name)
+        if len(modes) != 1 or modes[0] not in _POOLINGS:
+            used = ", ".join(modes) or "nothing"
+            usable = ", ".join(_POOLINGS)
+            raise ConfigError(f"{self.model!r} pools by {used}; what can be used: one of {usable}")
+        return _POOLINGS[modes[0]]
 
 
 def known_prefixes(model: str) -> tuple[str, str]:

@@ -76,14 +76,16 @@ class RoomyLayer(DynamicLayer):
         self.values = _with_room(self.values, self.end)
         self.keys[:, :, start : self.end] = key_states
         self.values[:, :, start : self.end] = value_states
-        keys, values = self.keys[:, :, : self.end], self.values[:, :, : self.end]
+        keys = self.keys[:, :, : self.end]
+        values = self.values[:, :, : self.end]
         if self.once:
             self._hold_nothing(key_states, value_states)
         return keys, values
 
     def _hold_nothing(self, key_states: Any, value_states: Any) -> None:
         # empty tensors, of these states' type and device
-        self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
+        self.keys = key_states[:, :, :0]
+        self.values = value_states[:, :, :0]
 
     def get_seq_length(self) -> int:
         return self.end
@@ -101,8 +103,13 @@ def _stacked(parts: Sequence[torch.Tensor], width: int, room: int) -> torch.Tens
     """Parts of shape (heads, tokens, size) as rows that are padded at their left to `width` tokens,
     and at their right to `room`.
     """
-    # Zeros in the padding: its weight is 0, but 0 times NaN would be NaN.
-    return torch.stack([pad(part, (0, 0, width - part.shape[1], room - width)) for part in parts])
+    right = room - width
+    padded = []
+    for part in parts:
+        left = width - part.shape[1]
+        # Zeros in the padding: its weight is 0, but 0 times NaN would be NaN.
+        padded.append(pad(part, (0, 0, left, right)))
+    return torch.stack(padded)
 
 
 def _with_room(part: Any, length: int) -> torch.Tensor:
@@ -346,20 +353,21 @@ class RowMemory:
             return Batch(self.model, self.make, prompts)
         # Without the last token, after which each of equal prompts goes on by itself.
         contexts = [tuple(prompt[:-1]) for prompt in prompts]
-        beginnings_of = dict(zip(contexts, starts, strict=True))  # by distinct context
-        self._read_common(beginnings_of)
-        distinct = [list(context) for context in beginnings_of]
-        read_states = remembered(self.model, distinct, self.call, list(beginnings_of.values()))
-        states_of = dict(zip(beginnings_of, read_states, strict=True))
+        states_of = dict(zip(contexts, starts, strict=True))  # by distinct context
+        self._read_common(states_of)
+        distinct = [list(context) for context in states_of]
+        read_states = remembered(self.model, distinct, self.call, list(states_of.values()))
+        states_of = dict(zip(states_of, read_states, strict=True))
         return Batch(self.model, by_row, prompts, [states_of[context] for context in contexts])
 
-    def _read_common(self, states: dict[tuple[int, ...], States]) -> None:
+    def _read_common(self, states_of: dict[tuple[int, ...], States]) -> None:
         """Read the common beginnings of contexts of which nothing is known yet."""
-        unknown = [context for context, state in states.items() if not state.ids]
-        shared = plan([list(context) for context in unknown], keep=1, call=self.call)
+        unknown = [context for context, states in states_of.items() if not states.ids]
+        rows = [list(context) for context in unknown]
+        shared = plan(rows, keep=1, call=self.call)
         heads = remembered(self.model, shared.heads, self.call)
         for context, owner in zip(unknown, shared.owners, strict=True):
-            states[context] = heads[owner]
+            states_of[context] = heads[owner]
 
     def put(self, batch: Batch, row: int, ids: Row) -> None:
         """Keep what the model remembers of a row of the batch, if there is room for it."""

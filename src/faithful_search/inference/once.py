@@ -30,8 +30,8 @@ class AskedOnce:
     def __init__(self, inner: Generator) -> None:
         self.inner = inner
         self.tokenizer = inner.tokenizer
-        self._written: dict[tuple[_Ids, int, Sampling], Completion] = {}
-        self._probable: dict[tuple[_Ids, _Choices], list[float]] = {}
+        self._completions: dict[tuple[_Ids, int, Sampling], Completion] = {}
+        self._choice_probs: dict[tuple[_Ids, _Choices], list[float]] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -53,13 +53,13 @@ class AskedOnce:
         keys = []
         for prompt, limit in zip(prompts, limits, strict=True):
             keys.append((tuple(prompt), limit, sampling))
-        missing = [key for key in dict.fromkeys(keys) if key not in self._written]
+        missing = [key for key in dict.fromkeys(keys) if key not in self._completions]
         if missing:
             missing_prompts = [list(prompt) for prompt, _, _ in missing]
             missing_limits = [limit for _, limit, _ in missing]
             completions = self.inner.generate(missing_prompts, sampling, missing_limits)
-            self._written |= zip(missing, completions, strict=True)
-        return [self._written[key] for key in keys]
+            self._completions |= zip(missing, completions, strict=True)
+        return [self._completions[key] for key in keys]
 
     def choice_probs(
         self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]
@@ -67,12 +67,13 @@ class AskedOnce:
         """See `Generator.choice_probs`."""
         keys = []
         for prompt, prompt_choices in zip(prompts, choices, strict=True):
-            keys.append((tuple(prompt), tuple(map(tuple, prompt_choices))))
-        missing = [key for key in dict.fromkeys(keys) if key not in self._probable]
+            choices_key = tuple(map(tuple, prompt_choices))
+            keys.append((tuple(prompt), choices_key))
+        missing = [key for key in dict.fromkeys(keys) if key not in self._choice_probs]
         missing_prompts = [list(prompt) for prompt, _ in missing]
         missing_choices = [list(map(list, prompt_choices)) for _, prompt_choices in missing]
         # asked even when nothing is missing: where weights are shared out, others need this
         # process's passes
         probs = self.inner.choice_probs(missing_prompts, missing_choices)
-        self._probable |= zip(missing, probs, strict=True)
-        return [self._probable[key] for key in keys]
+        self._choice_probs |= zip(missing, probs, strict=True)
+        return [self._choice_probs[key] for key in keys]

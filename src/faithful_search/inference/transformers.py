@@ -93,14 +93,7 @@ class TransformersGenerator:
         if self._memory is None:  # nothing is kept after this call
             with self.keeping(0):
                 return self.generate(prompts, sampling, max_new_tokens)
-        positions = positions_of(self.model.config)
-        longest = max(map(len, prompts), default=0)
-        if positions is not None and longest >= positions:
-            raise ConfigError(
-                f"a prompt of {longest} tokens leaves no room in the model's {positions} "
-                "positions; lower the episode's total_tokens, return less evidence per call, or "
-                "take a model with a longer context"
-            )
+        self._check_room(prompts)
         limits = [sampling.max_new_tokens] * len(prompts)
         if max_new_tokens is not None:
             limits = list(max_new_tokens)
@@ -118,6 +111,17 @@ class TransformersGenerator:
                 self._write([turns[row] for row in rows], batch, self._memory, sampling, end)
                 del batch  # before the next one needs the memory
         return [turn.completion() for turn in turns]
+
+    def _check_room(self, prompts: Sequence[list[int]]) -> None:
+        """Raise `ConfigError` for a prompt that takes all positions of the model."""
+        positions = positions_of(self.model.config)
+        longest = max(map(len, prompts), default=0)
+        if positions is not None and longest >= positions:
+            raise ConfigError(
+                f"a prompt of {longest} tokens leaves no room in the model's {positions} "
+                "positions; lower the episode's total_tokens, return less evidence per call, or "
+                "take a model with a longer context"
+            )
 
     @contextmanager
     def keeping(self, most: int = KEEP_BYTES) -> Iterator[None]:
@@ -144,7 +148,7 @@ class TransformersGenerator:
     ) -> list[list[float]]:
         """See `Generator.choice_probs`; costs and errors are those of `choice_logprobs`."""
         logprobs = self.choice_logprobs(prompts, choices)
-        return [[math.exp(value) for value in row] for row in logprobs]
+        return [list(map(math.exp, row)) for row in logprobs]
 
     def choice_logprobs(
         self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]
@@ -247,8 +251,9 @@ class TransformersGenerator:
         for character in {text[-1] for text in stop}:
             closers |= self._tokens_closing(character)
         eos = self.model.generation_config.eos_token_id  # one token, several, or none
-        eos_tokens = {*eos} if isinstance(eos, list) else {eos}
-        eos_tokens = (eos_tokens | {self.tokenizer.eos_token_id}) - {None}
+        eos_tokens = set(eos) if isinstance(eos, list) else {eos}
+        eos_tokens.add(self.tokenizer.eos_token_id)
+        eos_tokens.discard(None)
         return _End(
             tokenizer=self.tokenizer,
             eos=frozenset(eos_tokens),
@@ -427,9 +432,10 @@ def _drawn(probs: torch.Tensor) -> torch.Tensor:
     if probs.device.type != "cpu":
         return torch.multinomial(probs, 1)
     # On CPUs `multinomial` is slow: it draws a number for each token of the vocabulary. One for
-    # each row is enough: the token at which the sum of probabilities passes it. `right=True`, since
-    # a draw of 0 must not fall on a token of probability 0; clamped, since rounding may give the
-    # whole sum.
+    # each row is enough: the token at which the sum of probabilities passes it.
     sums = probs.cumsum(-1, dtype=torch.float64)
     drawn = torch.rand(len(probs), 1, dtype=torch.float64) * sums[:, -1:]
-    return torch.searchsorted(sums, drawn, right=True).clamp(max=probs.shape[-1] - 1)
+    # `right=True`: a draw of 0 must not fall on a token of probability 0
+    tokens = torch.searchsorted(sums, drawn, right=True)
+    last = probs.shape[-1] - 1
+    return tokens.clamp(max=last)  # rounding may give the whole sum

@@ -142,7 +142,9 @@ class Engine:
             if call is not None:
                 waiting.append((episode, call))
                 sessions.append(session)
-        calls = [call if isinstance(call, ToolCall) else None for _, call in waiting]
+        calls: list[ToolCall | None] = []
+        for _, call in waiting:
+            calls.append(call if isinstance(call, ToolCall) else None)
         observations = self.toolbox.run_batch(calls, sessions)
         for (episode, call), observation in zip(waiting, observations, strict=True):
             if isinstance(call, Issue):

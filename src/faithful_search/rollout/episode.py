@@ -258,7 +258,8 @@ class Episode:
         call_issues = {issue.kind for issue in step.issues if issue.kind.startswith("call_")}
         if call_issues != {"call_json"} or step.call is not None or step.answer is not None:
             return step
-        call = self.chat.dialect.repair_call(text[slice(*step.spans["call"])])
+        start, end = step.spans["call"]
+        call = self.chat.dialect.repair_call(text[start:end])
         return msgspec.structs.replace(step, call=call)
 
     def _turn_text(self, completion: Completion) -> str:
@@ -436,7 +437,8 @@ def fit(observation: Observation, size: Callable[[Observation], int], limit: int
     while not is_too_long(too_long):
         if too_long == length:
             return observation
-        fitting, too_long = too_long, min(length, 2 * too_long)
+        fitting = too_long
+        too_long = min(length, 2 * fitting)
     # `fitting` fits and `too_long` does not; between them, count the lengths that fit, too
     further = bisect_left(range(fitting + 1, too_long), True, key=is_too_long)
     return _beginning(observation, fitting + further)
@@ -458,9 +460,8 @@ def _beginning(observation: Observation, chars: int) -> Observation:
             break
         passages.append(passage)
         chars = room - len(passage.text)
-    return msgspec.structs.replace(
-        observation, evidence=tuple(passages), note=observation.note if passages else ""
-    )
+    note = observation.note if passages else ""
+    return msgspec.structs.replace(observation, evidence=tuple(passages), note=note)
 
 
 def _cut(text: str, chars: int) -> str:

@@ -114,8 +114,10 @@ def _read_synthesis(text: str) -> tuple[str, str]:
     for content, end in _ANSWER.findall(text):
         if end and _compared(content) not in _NO_ANSWER:
             answer = content.strip()
+    thought = ""
     match = _THINK.search(text)
-    thought = match[1].strip() if match and match[2] else ""
+    if match is not None and match[2]:
+        thought = match[1].strip()
     return answer, thought
 
 
@@ -146,8 +148,11 @@ def vote(threads: Sequence[Trajectory]) -> str | None:
     candidates = [key for key in as_written if key not in _NO_ANSWER] or list(as_written)
     if not candidates:
         return None
-    best = max(candidates, key=lambda key: (votes[key], key in upheld))
-    return as_written[best]
+
+    def rank(key: str) -> tuple[int, bool]:
+        return votes[key], key in upheld
+
+    return as_written[max(candidates, key=rank)]
 
 
 def _answer(thread: Trajectory) -> str:

@@ -78,7 +78,8 @@ def refusal(error: BaseException) -> Response:
         case HTTPException():
             status, message = error.status_code, error.detail
         case ToolError():
-            status, message = 503 if error.transient else 502, str(error) or "the search failed"
+            status = 503 if error.transient else 502
+            message = str(error) or "the search failed"
         case TimeoutError():
             status, message = 504, "the answer took too long"
         case ClientDisconnect():

@@ -182,5 +182,9 @@ def _files(source: str) -> list[list[Any]]:
     """Name, size and time of the files in a model's directory; a Hub id has a revision instead."""
     if not source or not Path(source).is_dir():
         return []
-    files = [path for path in sorted(Path(source).iterdir()) if path.is_file()]
-    return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files]
+    files: list[list[Any]] = []
+    for path in sorted(Path(source).iterdir()):
+        if path.is_file():
+            facts = path.stat()
+            files.append([path.name, facts.st_size, facts.st_mtime_ns])
+    return files

@@ -74,23 +74,24 @@ class Rewarding(Service):
             raise HTTPException(
                 413, f"{count} queries in a request; at most {self.limits.queries}: send several"
             )
-        rows = [
-            (openrlhf.own_part(query, prompt), {"question": prompt, "answers": label})
-            for query, prompt, label in zip(request.query, prompts, labels, strict=True)
-        ]
-        scores = await asyncio.gather(*(self._score(rollout, values) for rollout, values in rows))
-        return openrlhf.answered(self.scoring, self._with_values(scores))
+        pending = []
+        for query, prompt, label in zip(request.query, prompts, labels, strict=True):
+            response = openrlhf.response_of(query, prompt)
+            pending.append(self._score(response, {"question": prompt, "answers": label}))
+        scores = await asyncio.gather(*pending)
+        return openrlhf.result_of(self.scoring, self._with_values(scores))
 
     async def _evaluate(self, body: bytes) -> dict[str, Any]:
         request = decode(body, _History, _HISTORY)
         values = carr.values_of(msgspec.to_builtins(request))
-        score = await self._score(carr.messages_of(request.history), values)
-        return carr.evaluated(self.scoring, self._with_values([score])[0])
+        messages = carr.messages_of(request.history)
+        [score] = self._with_values([await self._score(messages, values)])
+        return carr.evaluated(self.scoring, score)
 
     async def _verify(self, body: bytes) -> dict[str, Any]:
         row = decode(body, dict[str, Any], _RESPONSE)
-        score = await self._score(row, {})
-        return nemo_gym.verified(self.scoring, row, self._with_values([score])[0])
+        [score] = self._with_values([await self._score(row, {})])
+        return nemo_gym.verified(self.scoring, row, score)
 
     async def _score(self, rollout: Rollout, values: Mapping[str, Any]) -> Score:
         self._rollouts.inc()
@@ -124,6 +125,7 @@ class Rewarding(Service):
             try:
                 self.scoring.number(score)
             except NoScoreError as error:
-                failed = score.parts.get("abstained") and not score.parts.get("unread")
-                raise HTTPException(503 if failed else 422, str(error)) from error
+                judge_failed = score.parts.get("abstained") and not score.parts.get("unread")
+                status = 503 if judge_failed else 422
+                raise HTTPException(status, str(error)) from error
         return scores

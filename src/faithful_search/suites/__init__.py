@@ -43,7 +43,10 @@ def of(source: str | os.PathLike[str]) -> QuestionSource | None:
         True
     """
     name = str(source)
-    return next((questions for questions in sources() if name in questions.names), None)
+    for questions in sources():
+        if name in questions.names:
+            return questions
+    return None
 
 
 def with_corpus(source: str | os.PathLike[str]) -> QuestionSource | None:
@@ -55,7 +58,9 @@ def with_corpus(source: str | os.PathLike[str]) -> QuestionSource | None:
         (True, True)
     """
     questions = of(source)
-    return questions if questions is not None and questions.has_corpus else None
+    if questions is None or not questions.has_corpus:
+        return None
+    return questions
 
 
 def facts_are_known(source: str | os.PathLike[str]) -> bool:
@@ -66,4 +71,7 @@ def facts_are_known(source: str | os.PathLike[str]) -> bool:
 
 def judges() -> dict[str, str]:
     """Where the judges are that sources of questions bring, as `module:Class`, by name."""
-    return {name: place for questions in sources() for name, place in questions.judges.items()}
+    places: dict[str, str] = {}
+    for questions in sources():
+        places.update(questions.judges)
+    return places

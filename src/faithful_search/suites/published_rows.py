@@ -154,7 +154,8 @@ def browsecomp(row: Published) -> Row:
     if not secret:
         raise DataError("no canary, by which it is encrypted")
     problem = decrypted(str(row.get("problem") or ""), secret)
-    return {"question": problem, "answers": [decrypted(str(row.get("answer") or ""), secret)]}
+    answer = decrypted(str(row.get("answer") or ""), secret)
+    return {"question": problem, "answers": [answer]}
 
 
 def is_encrypted(row: Published) -> bool:
@@ -205,10 +206,11 @@ def contexts(row: Published) -> list[Row]:
     if context is None and isinstance(metadata, Mapping):
         context = metadata.get("context")
     if context is not None:
-        return [
-            {"title": title, "text": " ".join(str(sentence).strip() for sentence in sentences)}
-            for title, sentences in _pairs(context, ("sentences", "content"))
-        ]
+        passages: list[Row] = []
+        for title, sentences in _pairs(context, ("sentences", "content")):
+            stripped = (str(sentence).strip() for sentence in sentences)
+            passages.append({"title": title, "text": " ".join(stripped)})
+        return passages
     text = row.get("abstract") or row.get("text_excerpts_un_reports")
     if isinstance(text, str) and text.strip():
         return [{"title": "", "text": text.strip()}]
@@ -240,8 +242,10 @@ def _pairs(value: Any, names: tuple[str, ...]) -> list[tuple[str, Any]]:
 def _triples(value: Any) -> list[list[str]]:
     """2WikiMultihopQA's subject, relation and object, as a list of triples or as three columns."""
     if isinstance(value, Mapping):
-        columns_of_triples = [value.get(name) or () for name in ("fact", "relation", "entity")]
-        return [list(triple) for triple in zip(*columns_of_triples, strict=False)]
+        subjects = value.get("fact") or ()
+        relations = value.get("relation") or ()
+        objects = value.get("entity") or ()
+        return [list(triple) for triple in zip(subjects, relations, objects, strict=False)]
     return [list(triple) for triple in value or () if len(triple) == 3]
 
 

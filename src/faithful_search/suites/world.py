@@ -29,15 +29,20 @@ def _rows(name: str, split: str) -> Rows:
         raise DataError(f"{name} has no split {split!r}; it has: {', '.join(SPLITS)}")
     rows = read_rows(world_file(f"{split}.jsonl.gz"))
     if name == "world_passages":
-        return (row for row in rows if all(fact.get("passage") for fact in _chain(row)))
+        return filter(_is_in_passages, rows)
     if name == "world_remembered":
         text = (tiny_policy("memory") / REMEMBERED).read_text(encoding="utf-8")
         remembered = frozenset(json.loads(text))
         return (row for row in rows if row["id"] in remembered)
     if name == "world_pairs":
         of_one_fact = [row for row in rows if len(_chain(row)) == 1]
-        return _pairs([row for row in of_one_fact if _chain(row)[0].get("passage")])
+        return _pairs([row for row in of_one_fact if _is_in_passages(row)])
     return rows
+
+
+def _is_in_passages(row: dict[str, Any]) -> bool:
+    """Whether passages alone answer a question."""
+    return all(fact.get("passage") for fact in _chain(row))
 
 
 def _chain(row: dict[str, Any]) -> list[dict[str, Any]]:

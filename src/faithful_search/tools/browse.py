@@ -93,12 +93,15 @@ class Jina:
                 raise _refused(why) from None
             raise
         data = section(reply.json(), "data")
-        title, content = data.get("title"), data.get("content")
+        title = data.get("title")
+        content = data.get("content")
         if not isinstance(content, str):
             raise ToolError("the reading service gave no content for this page")
+        if not isinstance(title, str):
+            title = ""
         page = content.encode("utf-8", "replace")
         markdown = Reply(status=200, headers={"content-type": "text/markdown"}, body=page, url=url)
-        return markdown, title[:_LONGEST_TITLE] if isinstance(title, str) else ""
+        return markdown, title[:_LONGEST_TITLE]
 
 
 Reader = Fetch | Jina
@@ -262,8 +265,8 @@ class Browse(Tool):
         async def summary(page: list[Evidence]) -> Evidence:
             best = await asyncio.to_thread(_best_of_each, query, [page], _MATERIAL)
             text = await summary_of(condenser, query, [paragraph.text for paragraph in best])
-            source = f"{page[0].url}#summary"
-            return Evidence(text, page[0].title, source=source, url=page[0].url)
+            first = page[0]
+            return Evidence(text, first.title, source=f"{first.url}#summary", url=first.url)
 
         try:
             async with asyncio.timeout(deadline - time.monotonic()):

@@ -106,7 +106,7 @@ def _rows(answer: Any, wire: str) -> list[tuple[Any, Any]]:
     """
     if wire == "search_r1":
         # One list for each query, of which there was one
-        (results,) = msgspec.convert(answer["result"], list[list[dict[str, Any]]])
+        [results] = msgspec.convert(answer["result"], list[list[dict[str, Any]]])
         rows: list[tuple[Any, Any]] = []
         for result in results:
             if "document" in result:
@@ -114,11 +114,12 @@ def _rows(answer: Any, wire: str) -> list[tuple[Any, Any]]:
             else:
                 rows.append((result, None))
         return rows
-    results = msgspec.convert(answer, list[Any])
+    documents = msgspec.convert(answer, list[Any])
     # With scores: a list of documents, and a list of their scores
-    if len(results) == 2 and all(isinstance(part, list) for part in results):
-        return list(zip(*results, strict=True))
-    return [(document, None) for document in results]
+    if len(documents) == 2 and all(isinstance(part, list) for part in documents):
+        documents, scores = documents
+        return list(zip(documents, scores, strict=True))
+    return [(document, None) for document in documents]
 
 
 def _passage(document: Any, score: Any) -> Evidence:
@@ -131,7 +132,8 @@ def _passage(document: Any, score: Any) -> Evidence:
     if isinstance(contents, str):
         title, text = split_contents(contents)
     else:
-        title, text = document.get("title", ""), document["text"]
+        title = document.get("title", "")
+        text = document["text"]
     source = document.get("id", "")
     url = document.get("url", "")
     passage = {

@@ -21,28 +21,37 @@ def line(value: Any, size: int) -> str:
         >>> line(" a \\n b\\ud800", 9), line(None, 9), line("abcdef", 4)
         ('a b?', '', 'abc…')
     """
-    if not isinstance(value, (str, int, float)) or isinstance(value, bool):
+    if isinstance(value, str):
+        text = value[: 4 * size]  # cut first, since it may be megabytes of blanks
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        text = f"{value:.15g}"
+    else:
         return ""
-    # A text is cut first, since it may be megabytes of blanks.
-    text = str(value)[: 4 * size] if isinstance(value, str) else f"{value:.15g}"
-    return shortened(" ".join(well_formed(text).split()), size)
+    one_line = " ".join(well_formed(text).split())
+    return shortened(one_line, size)
 
 
 def rows(document: Any, key: str) -> Iterator[Mapping[str, Any]]:
     """The objects in the list `document[key]`, without what is no object; none where there is no
     such list.
     """
-    value = document.get(key) if isinstance(document, Mapping) else None
-    if isinstance(value, list):
-        for row in value:
-            if isinstance(row, Mapping):
-                yield row
+    value = _value(document, key)
+    if not isinstance(value, list):
+        return
+    for row in value:
+        if isinstance(row, Mapping):
+            yield row
 
 
 def section(document: Any, key: str) -> Mapping[str, Any]:
     """The object `document[key]`, empty when there is none."""
-    value = document.get(key) if isinstance(document, Mapping) else None
+    value = _value(document, key)
     return value if isinstance(value, Mapping) else {}
+
+
+def _value(document: Any, key: str) -> Any:
+    """`document[key]`; `None` where there is none, or the document is no object."""
+    return document.get(key) if isinstance(document, Mapping) else None
 
 
 def is_page(url: Any) -> bool:

@@ -56,6 +56,8 @@ _QUOTED = re.compile(r"[\"\u201c\u00ab]([^\"\u201c\u201d\u00ab\u00bb]{2,100})[\"
 _OF = re.compile(r"\b(?:of|for|in|by|from|about)\b|['\u2019]s\b", re.IGNORECASE)
 _ENTITY = re.compile(r"[QP][1-9]\d{0,11}")
 _TIME = re.compile(r"([+-])(\d{1,16})-(\d\d)-(\d\d)T")
+# By a time's precision: how many years there are in the period that it is written as
+_PERIODS = {6: (1000, "millennium"), 7: (100, "century")}
 _NUMBER = re.compile(r"[+-]?(\d{1,40})(\.\d{1,40})?")
 # Types of values that say nothing to a reader
 _LEFT_OUT = {
@@ -276,11 +278,14 @@ class Wikidata(Tool):
         for reply in await asyncio.gather(*requests):
             for key, entity in reply.items():
                 names[key] = named(entity, self.language)
+        self._remember(names)
+        return {key: names.get(key, Named()) for key in distinct}
+
+    def _remember(self, names: Mapping[str, Named]) -> None:
         self._known.update(names)
         surplus = max(0, len(self._known) - _KEPT)
         for key in list(self._known)[:surplus]:  # the oldest; other threads do the same
             self._known.pop(key, None)
-        return {key: names.get(key, Named()) for key in distinct}
 
     async def _entities(self, ids: Sequence[str], parts: str) -> dict[str, Any]:
         document = await self._ask(
@@ -405,7 +410,8 @@ def named(entity: Any, language: str, part: str = "labels") -> Named:
 
     The service has already put another language in the place of one that is missing.
     """
-    label = line(section(section(entity, part), language).get("value"), _LABEL)
+    term = section(section(entity, part), language)
+    label = line(term.get("value"), _LABEL)
     rows_of_aliases = islice(rows(section(entity, "aliases"), language), _STATEMENTS)
     aliases = [line(row.get("value"), _LABEL) for row in rows_of_aliases]
     return Named(label, tuple(aliases))
@@ -462,7 +468,9 @@ def text_of(statement: WikidataStatement, labels: Mapping[str, str]) -> str:
         time = _value(value, labels)
         if time:
             times.append(f"{word} {time}")
-    return f"{text} ({' '.join(times)})" if text and times else text
+    if not text or not times:
+        return text
+    return f"{text} ({' '.join(times)})"
 
 
 def _value(datavalue: Mapping[str, Any], labels: Mapping[str, str]) -> str:
@@ -515,16 +523,20 @@ def time_text(time: Any, precision: Any) -> str:
     match = _TIME.match(time) if isinstance(time, str) else None
     if match is None or not isinstance(precision, int):
         return ""
-    year, month, day = int(match[2]), int(match[3]), int(match[4])
+    year = int(match[2])
+    month = int(match[3])
+    day = int(match[4])
     era = " BCE" if match[1] == "-" else ""
     # The service writes 0 for a day or month that it does not know.
     if precision >= 10 and 1 <= month <= 12:
         month_and_year = f"{month_name[month]} {year}{era}"
-        return f"{day} {month_and_year}" if precision >= 11 and day else month_and_year
-    if precision in (6, 7):
-        size, word = (100, "century") if precision == 7 else (1000, "millennium")
-        number = math.ceil(year / size)
-        return f"{number}{_ordinal_ending(number)} {word}{era}"
+        if precision >= 11 and day:
+            return f"{day} {month_and_year}"
+        return month_and_year
+    if precision in _PERIODS:
+        years, period = _PERIODS[precision]
+        number = math.ceil(year / years)
+        return f"{number}{_ordinal_ending(number)} {period}{era}"
     if precision < 6:
         return f"about {year:,}{era}"
     if precision == 8:

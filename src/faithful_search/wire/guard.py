@@ -169,8 +169,8 @@ class Guard:
             address = as_address(text)
             if address is None:
                 raise Refused(f"the address of {host} is not public")
-            forms = (address, _unwrapped(address))
-            if any(form in network for form in forms for network in networks):
+            unwrapped = _unwrapped(address)
+            if any(address in network or unwrapped in network for network in networks):
                 continue
             if not is_public(address):
                 raise Refused(f"the address of {host} is not public")
@@ -220,7 +220,9 @@ def _split(url: str) -> tuple[str, str, int, str]:
                 "this URL holds a space, a backslash or a control character: write these as %20, "
                 "%5C, …"
             )
-    scheme, authority, path_and_query = match[1].lower(), match[2], match[3]
+    scheme = match[1].lower()
+    authority = match[2]
+    path_and_query = match[3]
     if "@" in authority:
         raise Refused("this URL holds a user name or password: leave it out")
     host_and_port = _AUTHORITY.fullmatch(authority)

@@ -333,11 +333,12 @@ class _HttpCall:
                 retry_after=retry_after(reply.headers.get("retry-after")),
                 status=status,
             )
-        kind = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind and self.accept and {kind, f"{kind.partition('/')[0]}/*"}.isdisjoint(self.accept):
+        media_type, _, _ = reply.headers.get("content-type", "").partition(";")
+        media_type = media_type.strip().lower()
+        if media_type and self.accept and not self._accepts(media_type):
             # A server can write anything there, and a policy reads it.
-            media_type = kind if _PLAIN_TYPE.fullmatch(kind) else "an unknown type"
-            raise ToolError(f"{self.who} sent {media_type}, which cannot be read here")
+            named = media_type if _PLAIN_TYPE.fullmatch(media_type) else "an unknown type"
+            raise ToolError(f"{self.who} sent {named}, which cannot be read here")
         packed = bytearray()
         pieces = 0
         async for piece in response.aiter_stream():
@@ -353,6 +354,11 @@ class _HttpCall:
             if _KEY_HEADER.search(name) and len(key) >= SHORTEST:
                 body = body.replace(key, REMOVED.encode())
         return replace(reply, body=body)
+
+    def _accepts(self, media_type: str) -> bool:
+        """Whether `accept` names the type, or all types of its kind (`text/*`)."""
+        kind, _, _ = media_type.partition("/")
+        return media_type in self.accept or f"{kind}/*" in self.accept
 
     def _failure(self, error: Exception) -> ToolError:
         """The library's error in words for a policy; the library's words may show keys."""
@@ -382,8 +388,10 @@ def _same_host(url: httpx2.URL, target: httpx2.URL) -> bool:
     """
     if url.host != target.host:
         return False
-    before, after = (url.scheme, url.port), (target.scheme, target.port)
-    return before == after or (before, after) == (("http", None), ("https", None))
+    before = (url.scheme, url.port)
+    after = (target.scheme, target.port)
+    is_upgrade = before == ("http", None) and after == ("https", None)
+    return before == after or is_upgrade
 
 
 class TooLarge(Exception):

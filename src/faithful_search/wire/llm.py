@@ -470,8 +470,9 @@ class LLM:
         """
         endpoint = self.endpoint
         status = response.status_code
+        one_line = " ".join(str(_detail(response)).split())
         # Keys are hidden before the text is cut: half a key would not be recognised as one.
-        detail = self._hide(" ".join(str(_detail(response)).split()))[:_SHOWN]
+        detail = self._hide(one_line)[:_SHOWN]
         why = f"the endpoint answered {status}"
         if detail:
             why += f": {detail}"

@@ -56,15 +56,17 @@ class Statement(NamedTuple):
         """The statement with another object, also in its text, wherever the old one stands there as
         a whole name.
         """
-        names = NameFinder({self.subject: "", self.object: ""})
-        text = names.sub(lambda name: object if name == self.object else name, self.text)
-        return self._replace(object=object, text=text)
+        return self._replace(object=object, text=self._text_with(self.object, object))
 
     def about(self, subject: str) -> "Statement":
         """The statement with another subject, also in its title and text."""
-        names = NameFinder({self.subject: "", self.object: ""})
-        text = names.sub(lambda name: subject if name == self.subject else name, self.text)
+        text = self._text_with(self.subject, subject)
         return self._replace(subject=subject, title=subject, text=text)
+
+    def _text_with(self, old: str, new: str) -> str:
+        """The text with the name `new` in the place of `old`, its subject or object."""
+        names = NameFinder({self.subject: "", self.object: ""})
+        return names.sub(lambda name: new if name == old else name, self.text)
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -204,7 +206,8 @@ class World:
         if not companions:
             return None
         statement = self.stated(passage.text)
-        subject, pool = fact.subject, companions
+        subject = fact.subject
+        pool = companions
         if statement is not None:
             subject = statement.subject
             of_its_tool = [
@@ -236,13 +239,14 @@ class World:
 
 @lru_cache(maxsize=64)  # a group's rollouts, and their steps, ask for the same one
 def _changed(world: World, change: Change) -> World:
-    changed = world.by_fact.get(Asked(change.subject, change.relation), [])
-    return World(
-        tuple(
-            statement.saying(change.new) if statement in changed else statement
-            for statement in world.statements
-        )
-    )
+    stating = world.by_fact.get(Asked(change.subject, change.relation), [])
+    statements: list[Statement] = []
+    for statement in world.statements:
+        if statement in stating:
+            statements.append(statement.saying(change.new))
+        else:
+            statements.append(statement)
+    return World(tuple(statements))
 
 
 @lru_cache
@@ -290,9 +294,8 @@ def chains_of() -> dict[str, tuple[Asked, ...]]:
     for split in SPLITS:
         for task in load_tasks("world", split):
             facts = task.meta["chain"]
-            chains[task.question] = tuple(
-                Asked(fact["subject"], fact["relation"]) for fact in facts
-            )
+            asked = (Asked(fact["subject"], fact["relation"]) for fact in facts)
+            chains[task.question] = tuple(asked)
     return chains
 
 

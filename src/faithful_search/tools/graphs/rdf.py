@@ -64,12 +64,14 @@ def read_rdf(path: Path) -> tuple[list[Triple], list[tuple[str, str]]]:
     triples = []
     for subject, predicate, value in statements:
         if isinstance(value, NamedNode):
-            object_label, object_key = label(value), value.value
+            object_label = label(value)
+            object_key = value.value
         elif value.language and _language_rank(value) > best_language[subject, predicate]:
             continue
         else:
             # In quotation marks, which no IRI has: so it is not taken for the entity of that name.
-            object_label, object_key = _spaced(value.value), f'"{value.value}"'
+            object_label = _spaced(value.value)
+            object_key = f'"{value.value}"'
         property_name = local_name(predicate.value)
         if predicate in names:
             relation = label(predicate)

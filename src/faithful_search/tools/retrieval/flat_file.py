@@ -73,12 +73,15 @@ def chunks(
     """The rows from `first` to before `last`, at most `size` at a time: the number of the first
     one, and (rows, dimension) as float32 that FAISS can read.
     """
-    last = sum(map(len, blocks)) if last is None else last
-    start = 0
+    if last is None:
+        last = sum(map(len, blocks))
+    start = 0  # the number of the block's first row
     for block in blocks:
-        begin, end = max(first, start), min(last, start + len(block))
+        begin = max(first, start)
+        end = min(last, start + len(block))
         for number in range(begin, end, size):
-            part = block[number - start : min(number + size, end) - start]
+            following = min(number + size, end)
+            part = block[number - start : following - start]
             yield number, np.require(part, np.float32, ["C", "A"])
         start += len(block)
 
@@ -94,7 +97,8 @@ def check_made_by(
 
     Raises `ConfigError`, which says how alike they are.
     """
-    count, dimension = sum(map(len, blocks)), blocks[0].shape[1]
+    count = sum(map(len, blocks))
+    dimension = blocks[0].shape[1]
     if count != len(passages):
         raise ConfigError(
             f"{_called(files)} has {count:,} vectors and the corpus {len(passages):,} passages: "
@@ -103,8 +107,8 @@ def check_made_by(
     numbers = sorted({round(place * (count - 1) / (_SAMPLE - 1)) for place in range(_SAMPLE)})
     sample = [passages.get(number) for number in numbers]
     # as we write a passage for an encoder, and as the Search-R1 family does
-    quoted = [Evidence(text=join_contents(p.title, p.text) if p.title else p.text) for p in sample]
-    ours, theirs = encode(sample), encode(quoted)
+    ours = encode(sample)
+    theirs = encode([_quoted(passage) for passage in sample])
     if ours.shape[1] != dimension:
         raise ConfigError(
             f"{_called(files)} has vectors of {dimension:,} numbers, and those of the encoder have "
@@ -112,8 +116,10 @@ def check_made_by(
         )
     cosines: list[float] = []
     for place, number in enumerate(numbers):
-        ((_, vector),) = chunks(blocks, 1, number, number + 1)
-        cosines.append(max(float(vector[0] @ ours[place]), float(vector[0] @ theirs[place])))
+        [(_, vectors)] = chunks(blocks, 1, number, number + 1)
+        cosine_with_ours = float(vectors[0] @ ours[place])
+        cosine_with_theirs = float(vectors[0] @ theirs[place])
+        cosines.append(max(cosine_with_ours, cosine_with_theirs))
     alike = median(cosines)
     if not alike >= _LIKE:
         raise ConfigError(
@@ -121,6 +127,13 @@ def check_made_by(
             f"median cosine with what this encoder makes of {len(numbers)} of the passages is "
             f"{alike:.3f}, and {_LIKE} is asked for"
         )
+
+
+def _quoted(passage: Evidence) -> Evidence:
+    """A passage as the Search-R1 family writes it, with its title in quotes in the first line."""
+    if not passage.title:
+        return Evidence(text=passage.text)
+    return Evidence(text=join_contents(passage.title, passage.text))
 
 
 def link(files: Sequence[Path], folder: Path) -> tuple[str, ...]:

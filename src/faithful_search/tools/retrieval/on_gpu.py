@@ -28,7 +28,8 @@ class GpuVectors:
     """
 
     def __init__(self, faiss: Any, blocks: Sequence[np.ndarray], half: bool) -> None:
-        total, dimension = sum(map(len, blocks)), blocks[0].shape[1]
+        total = sum(map(len, blocks))
+        dimension = blocks[0].shape[1]
         devices = faiss.get_num_gpus()
         share = math.ceil(total / devices)
         self.shares: list[tuple[int, Any]] = []
@@ -38,10 +39,12 @@ class GpuVectors:
             if first >= total:
                 break
             settings = faiss.GpuIndexFlatConfig()
-            settings.device, settings.useFloat16 = device, half
+            settings.device = device
+            settings.useFloat16 = half
             resources = faiss.StandardGpuResources()
             index = faiss.GpuIndexFlatIP(resources, dimension, settings)
-            for _, part in chunks(blocks, _UPLOADED, first, min(first + share, total)):
+            last = min(first + share, total)
+            for _, part in chunks(blocks, _UPLOADED, first, last):
                 index.add(part)
             self.shares.append((first, index))
             self._resources.append(resources)

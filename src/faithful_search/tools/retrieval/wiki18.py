@@ -176,7 +176,8 @@ def refuse_short_disk(out: Path, needs: Cost) -> None:
         for path in folder.rglob("*"):
             status = path.stat()
             there[status.st_ino] = status.st_blocks * 512
-    missing, free = needs.disk - sum(there.values()), shutil.disk_usage(parent).free
+    missing = needs.disk - sum(there.values())
+    free = shutil.disk_usage(parent).free
     if missing > free:
         raise ConfigError(
             f"{parent} has {free / GB:,.1f} GB free and {missing / GB:,.1f} GB are needed: name "

@@ -49,18 +49,15 @@ def page(title: Any, url: Any, text: Any, date: Any = "") -> list[Evidence]:
     """A result as evidence, its date before the snippet; none when it has no http(s) address or
     nothing to read.
     """
-    title, text, date = line(title, _TITLE), line(text, _TEXT), line(date, _DATE)
-    # a result that cannot be opened cannot be checked
-    if not (title or text) or not is_page(url):
+    title = line(title, _TITLE)
+    text = line(text, _TEXT)
+    date = line(date, _DATE)
+    is_readable = bool(title or text)
+    if not is_readable or not is_page(url):  # what cannot be opened cannot be checked
         return []
-    return [
-        Evidence(
-            text=f"{date}: {text}" if date and text else text,
-            title=title or url,
-            source=url,
-            url=url,
-        )
-    ]
+    if date and text:
+        text = f"{date}: {text}"
+    return [Evidence(text=text, title=title or url, source=url, url=url)]
 
 
 async def document_of(request: Awaitable[Reply], refusals: Mapping[int, str]) -> Mapping[str, Any]:

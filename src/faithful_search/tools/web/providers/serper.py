@@ -44,7 +44,8 @@ class Serper(Provider):
         document = await document_of(
             request, {400: unpaid, 401: refused, 402: unpaid, 403: refused}
         )
-        box, panel = section(document, "answerBox"), section(document, "knowledgeGraph")
+        box = section(document, "answerBox")
+        panel = section(document, "knowledgeGraph")
         # answer boxes without a page are left out: they could not be cited
         pages = page(
             box.get("title"),
