@@ -167,8 +167,9 @@ class Scoring:
         """The dialect that rollouts are read in; `None` where it is detected."""
         if self.dialect:
             return self.dialect
-        named_mix = MIXES.get(self.reward) if isinstance(self.reward, str) else None
-        return named_mix.dialect if named_mix else None
+        if isinstance(self.reward, str) and self.reward in MIXES:
+            return MIXES[self.reward].dialect
+        return None
 
     def score(
         self, rollouts: Sequence[Rollout], /, *, step: int | None = None, **values: Sequence[Any]
@@ -271,8 +272,14 @@ class Scoring:
         """The scores of rollouts with the values of their rows, in order."""
         readings = [self._read_or_score(rollout, values) for rollout, values in rows]
         trajectories = [reading for reading in readings if isinstance(reading, Trajectory)]
-        scores = iter(self.score_trajectories(trajectories, step))
-        return [reading if isinstance(reading, Score) else next(scores) for reading in readings]
+        scores_of_readable = iter(self.score_trajectories(trajectories, step))
+        scores: list[Score] = []
+        for reading in readings:
+            if isinstance(reading, Score):
+                scores.append(reading)
+            else:
+                scores.append(next(scores_of_readable))
+        return scores
 
     def score_trajectories(
         self, trajectories: Sequence[Trajectory], step: int | None = None

@@ -8,7 +8,6 @@ text ─ lists.own_list ──> entries ─┐
 """
 
 from functools import lru_cache
-from typing import Any
 
 from ..trajectory import NO_TRACE, ToolCall, Trajectory
 from .addresses import is_address, page_of, pages_in
@@ -78,9 +77,11 @@ def without_marks(text: str, trajectory: Trajectory) -> str:
 
 def returned_by(trajectory: Trajectory) -> Returned:
     """What the trajectory's tools returned before its last answer."""
-    steps = trajectory.steps
-    answered = (at for at in range(len(steps), 0, -1) if steps[at - 1].answer is not None)
-    return _returned_by(trajectory, next(answered, len(steps)))
+    number_of_last = len(trajectory.steps)
+    for number, step in enumerate(trajectory.steps, start=1):
+        if step.answer is not None:
+            number_of_last = number
+    return _returned_by(trajectory, number_of_last)
 
 
 def _returned_by(trajectory: Trajectory, number: int) -> Returned:
@@ -105,8 +106,10 @@ def _addresses(call: ToolCall | None) -> tuple[str, ...]:
     """The addresses that a call names, as one that opens pages does."""
     if call is None:
         return ()
-    values: list[Any] = []
+    addresses: list[str] = []
     for argument in call.arguments.values():
-        values += argument if isinstance(argument, list) else [argument]
-    texts = [value for value in values if isinstance(value, str)]
-    return tuple([text for text in texts if is_address(text.strip())])
+        values = argument if isinstance(argument, list) else [argument]
+        for value in values:
+            if isinstance(value, str) and is_address(value.strip()):
+                addresses.append(value)
+    return tuple(addresses)

@@ -170,9 +170,10 @@ def _entry(
     match = _ENTRY.fullmatch(line)
     if match is None:
         return None
-    key = next(filter(None, match.group("square", "wide", "dotted", "raised", "caret", "sup")), "")
+    keys = filter(None, match.group("square", "wide", "dotted", "raised", "caret", "sup"))
+    key = next(keys, "")
     named = match["named"]
-    address = _ADDRESS.search(line if not key else named)
+    address = _ADDRESS.search(named if key else line)
     if address and address["label"] and not key:
         label = address["label"].strip("[]\\ ")
         if key_of(label).isdecimal():
@@ -192,9 +193,13 @@ def _target(address: re.Match[str]) -> str:
 
 def _continued(entry: Entry, line: str, end: int) -> Entry:
     """The entry, which goes on in this line."""
-    address = None if entry.addressed else _ADDRESS.search(line)
-    target = _target(address) if address else entry.target
-    return Entry(entry.key, target, (entry.span[0], end), entry.addressed or address is not None)
+    longer = entry._replace(span=(entry.span[0], end))
+    if entry.addressed:
+        return longer
+    address = _ADDRESS.search(line)
+    if address is None:
+        return longer
+    return longer._replace(target=_target(address), addressed=True)
 
 
 def _inline(text: str, start: int, names_source: Callable[[str], bool]) -> Iterator[Entry]:
@@ -252,7 +257,9 @@ def _trailing(text: str) -> list[Entry]:
         if line.strip():
             entry = _entry(line, start, end, lambda line: False, listed=False)
             is_marked = line.lstrip()[:1] not in "0123456789"  # "1. …" lists anything
-            if entry is None or not (entry.key and entry.addressed and is_marked) or start == 0:
+            if entry is None or start == 0:
+                break
+            if not (entry.key and entry.addressed and is_marked):
                 break
             entries.append(entry)
         end = start

@@ -183,7 +183,8 @@ def numbers_of(text: str) -> list[str]:
     numbers: list[str] = []
     end = 0
     for match in _RANGE.finditer(text):
-        first, last = int(match[1]), int(match[2])
+        first = int(match[1])
+        last = int(match[2])
         if not first <= last <= first + WIDEST:
             return []
         if first < last:
@@ -207,17 +208,19 @@ def _skipped(match: re.Match[str], citable: Citable) -> list[Mark]:
 
 
 def _formula(match: re.Match[str], citable: Citable) -> list[Mark] | None:
-    # two amounts in dollars are no formula
-    return [] if re.search(r"[\\^_={}]", match[0]) else None
+    if re.search(r"[\\^_={}]", match[0]) is None:
+        return None  # two amounts in dollars
+    return []
 
 
 def _artefact(match: re.Match[str], citable: Citable) -> list[Mark]:
-    name, *parts = match[0].strip("\ue200\ue201").split("\ue202")
-    targets = re.findall(_TURN, name)
-    for part in parts:
-        targets += re.findall(_TURN, part)
-    targets += [part for part in parts if is_address(part)]
-    return [Mark(match.span(), tuple(dict.fromkeys(targets)), "cursor")]
+    kind, *fields = match[0].strip("\ue200\ue201").split("\ue202")
+    turns: list[str] = []
+    for text in (kind, *fields):
+        turns += re.findall(_TURN, text)
+    addresses = filter(is_address, fields)
+    targets = tuple(dict.fromkeys([*turns, *addresses]))
+    return [Mark(match.span(), targets, "cursor")]
 
 
 def _link(match: re.Match[str], citable: Citable) -> list[Mark] | None:
@@ -244,15 +247,19 @@ def _only_names(label: str, url: str) -> bool:
 def _numbered(match: re.Match[str], text: str, form: str, citable: Citable) -> list[Mark] | None:
     """The mark that cites the numbers in a list of them; `None` where they are no sources'."""
     numbers = _cited_numbers(text, citable)
-    return [Mark(match.span(), tuple(numbers), form)] if numbers else None
+    if not numbers:
+        return None
+    return [Mark(match.span(), tuple(numbers), form)]
 
 
 def _tex(match: re.Match[str], citable: Citable) -> list[Mark] | None:
-    if match["keys"]:
-        keys = [key.strip() for key in match["keys"].split(",")]
-        named = tuple(filter(_says_something, keys))
-        return [Mark(match.span(), named, "ref")] if named else None
-    return _numbered(match, match["dollar"] or match["script"], "raised", citable)
+    if not match["keys"]:
+        return _numbered(match, match["dollar"] or match["script"], "raised", citable)
+    keys = [key.strip() for key in match["keys"].split(",")]
+    targets = tuple(filter(_says_something, keys))
+    if not targets:
+        return None
+    return [Mark(match.span(), targets, "ref")]
 
 
 def _bracket(match: re.Match[str], citable: Citable) -> list[Mark] | None:
@@ -348,27 +355,35 @@ def _word(match: re.Match[str], citable: Citable) -> list[Mark] | None:
 
 
 _READERS: Mapping[str, Callable[[re.Match[str], Citable], list[Mark] | None]] = {
-    "code": _skipped, "formula": _formula, "artefact": _artefact, "link": _link, "tex": _tex, "bracket": _bracket,
-    "raised": _raised, "element": _element, "address": _address, "parenthesis": _parenthesis, "word": _word,
-}  # fmt: skip
+    "code": _skipped,
+    "formula": _formula,
+    "artefact": _artefact,
+    "link": _link,
+    "tex": _tex,
+    "bracket": _bracket,
+    "raised": _raised,
+    "element": _element,
+    "address": _address,
+    "parenthesis": _parenthesis,
+    "word": _word,
+}
+
+Named = tuple[list[str], str]
+"""The sources that a text between brackets names, and the form in which it does."""
 
 
-def _names(inner: str, citable: Citable, square: bool) -> tuple[list[str], str] | None:
+def _names(inner: str, citable: Citable, square: bool) -> Named | None:
     """What the text between brackets names, and in which form; `None` where it names no source.
 
     In round brackets a number alone is none, nor an id that is only made like one of ours.
     """
+    if square and inner.startswith("^"):
+        notes = _first_groups(_FOOTNOTE, inner)
+        return (notes, "footnote") if notes else None
     if square:
-        if inner.startswith("^"):
-            notes = _first_groups(_FOOTNOTE, inner)
-            return (notes, "footnote") if notes else None
-        if "†" in inner or inner.startswith("turn"):
-            cursors = _first_groups(_CURSOR, inner)
-            if cursors:
-                return cursors, "cursor"
-        numbers = _cited_numbers(inner, citable)
-        if numbers:
-            return numbers, "number"
+        counted = _cursors_or_numbers(inner, citable)
+        if counted is not None:
+            return counted
     parts = [part for part in re.split(r"[\s,;、，；|]+", inner) if part]
     if not parts:
         return None
@@ -380,6 +395,22 @@ def _names(inner: str, citable: Citable, square: bool) -> tuple[list[str], str] 
     worded = _WORDED.fullmatch(inner)
     if worded is None:
         return _authors(inner, citable)
+    return _after_a_word(worded, citable, square)
+
+
+def _cursors_or_numbers(inner: str, citable: Citable) -> Named | None:
+    """What square brackets name that hold nothing but cursors, or nothing but numbers."""
+    if "†" in inner or inner.startswith("turn"):
+        cursors = _first_groups(_CURSOR, inner)
+        if cursors:
+            return cursors, "cursor"
+    numbers = _cited_numbers(inner, citable)
+    return (numbers, "number") if numbers else None
+
+
+def _after_a_word(worded: re.Match[str], citable: Citable, square: bool) -> Named | None:
+    """What brackets name that begin with a word for sources, as in `[Source: A]`."""
+    inner = worded[0]
     after_word = worded["rest"]
     numbers = _cited_numbers(after_word, citable)
     if numbers:
@@ -423,7 +454,7 @@ def _first_groups(form: re.Pattern[str], inner: str) -> list[str]:
     return groups
 
 
-def _authors(inner: str, citable: Citable) -> tuple[list[str], str] | None:
+def _authors(inner: str, citable: Citable) -> Named | None:
     """Authors and years that sources carry, as in `(Mirov, 2020; Lind & Oss, 2021)`."""
     works = []
     is_known = False

@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -83,24 +83,28 @@ class Reading:
     @cached_property
     def sentences(self) -> tuple[Sentence, ...]:
         """The sentences of `plain` that say something; headings do not."""
-        starts: list[int] = []
-        stretches: list[str] = []
+        stretches = list(self._stretches())
+        starts = [start for start, _ in stretches]
+        cited: list[dict[str, Referent]] = [{} for _ in stretches]  # of each, by the sources' keys
+        for citation, source in zip(self.citations, self.sources, strict=True):
+            for number in self._cited_in(citation, starts):
+                cited[number].setdefault(source.key, source)
+        with_sources: list[Sentence] = []
+        for (start, stretch), sources in zip(stretches, cited, strict=True):
+            if not self._heads(start, start + len(stretch)):
+                with_sources.append(Sentence(stretch, tuple(sources.values())))
+        return tuple(with_sources)
+
+    def _stretches(self) -> Iterator[tuple[int, str]]:
+        """The sentences and headings of `plain` that have a letter or digit, each after the place
+        where it starts.
+        """
         at = 0
         for stretch in sentences(self.plain):
             start = self.plain.index(stretch, at)
             at = start + len(stretch)
             if any(map(str.isalnum, stretch)):
-                starts.append(start)
-                stretches.append(stretch)
-        cited: list[dict[str, Referent]] = [{} for _ in stretches]
-        for citation, source in zip(self.citations, self.sources, strict=True):
-            for number in self._cited_in(citation, starts):
-                cited[number].setdefault(source.key, source)
-        return tuple(
-            Sentence(stretch, tuple(sources.values()))
-            for stretch, start, sources in zip(stretches, starts, cited, strict=True)
-            if not self._heads(start, start + len(stretch))
-        )
+                yield start, stretch
 
     def _heads(self, start: int, end: int) -> bool:
         """Whether this stretch of `plain` is a heading, a rule or the head of a table."""
@@ -181,7 +185,8 @@ def read(text: str, returned: Returned, sent: tuple[Citation, ...] = ()) -> Read
     listed = own_list(text, returned.names_source)
     body = _without_list(text, listed)
     marks = marks_of(body, returned)
-    cuts = [*_cuts(body, marks), *(Cut(*entry.span) for entry in listed.entries)]
+    cuts = _cuts(body, marks)
+    cuts += [Cut(*entry.span) for entry in listed.entries]
     cuts.sort()
     plain = _taken_out(text, cuts) if cuts else text
     if cuts and not any(map(str.isalnum, plain)):

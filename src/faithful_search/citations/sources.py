@@ -247,7 +247,8 @@ class Returned:
         turn = _TURN.fullmatch(key)
         if turn is None:
             return []
-        number, place = int(turn[1]), int(turn[2])
+        number = int(turn[1])
+        place = int(turn[2])
         steps_with_passages = [passages for passages in self._by_step.values() if passages]
         if number >= len(steps_with_passages):
             return []
@@ -409,13 +410,9 @@ class Returned:
             numbers = {compact for compact in compact_marks if compact[1:-1].isdecimal()}
             cites = len(numbers) >= _CITING
             for mark, compact in zip(marks, compact_marks, strict=True):
-                before = text[max(0, mark.start() - _LONGEST_WORD - _LONGEST_GAP) : mark.start()]
-                # As in `_PRINTED`, up to eight signs may precede the number of a result.
-                nearest = before[-8:]
-                indent = nearest.rpartition("\n")[2].strip(" \t>#*-")
-                begins_line = indent == "" and (mark.start() < 8 or "\n" in nearest)
-                if begins_line and compact in numbers:
+                if compact in numbers and _begins_line(text, mark.start()):
                     continue
+                before = text[max(0, mark.start() - _LONGEST_WORD - _LONGEST_GAP) : mark.start()]
                 word = _LAST_WORD.search(before)
                 attached = before[-1:].isalnum() or before[-1:] in '.,;:!?)"”’»]。，'
                 if attached or cites:
@@ -447,6 +444,16 @@ def _grouped(pairs: Iterable[tuple[str, Passage]]) -> PassagesBy:
         if name:
             groups.setdefault(name, []).append(passage)
     return groups
+
+
+def _begins_line(text: str, start: int) -> bool:
+    """Whether a line begins at this place, apart from signs before it: up to eight may precede the
+    number of a result, as in `_PRINTED`.
+    """
+    before = text[max(0, start - 8) : start]
+    is_in_first_line = start < 8
+    _, line_break, indent = before.rpartition("\n")
+    return not indent.strip(" \t>#*-") and (is_in_first_line or line_break != "")
 
 
 def _dotted_heads(text: str) -> list[re.Match[str]]:

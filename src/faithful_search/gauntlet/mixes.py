@@ -116,7 +116,10 @@ def each_name(names: Iterable[str]) -> list[str]:
     """
     every: list[str] = []
     for name in names:
-        every += published.names() if name == LITERATURE else [name]
+        if name == LITERATURE:
+            every += published.names()
+        else:
+            every.append(name)
     return list(dict.fromkeys(every))
 
 

@@ -24,29 +24,31 @@ def write(
     cannot be written.
     """
     by_key = {(trial.mix, trial.cheat): trial for trial in trials}
-    winners = [
-        _winner(number, finding, by_key[finding.mix, finding.cheat], rollouts[finding.mix])
-        for number, finding in enumerate(result.headlines, start=1)
-    ]
+    cheats = []
+    for cheat, values in zip(result.cheats, result.grid(), strict=True):
+        exploits = result.exploits.get(cheat, "")
+        cells = list(map(_shaded, values))
+        cheats.append({"name": cheat, "exploits": exploits, "cells": cells})
+    winners = []
+    for number, finding in enumerate(result.headlines, start=1):
+        trial = by_key[finding.mix, finding.cheat]
+        winners.append(_winner(number, finding, trial, rollouts[finding.mix]))
     return render(
         path,
         "gauntlet.html",
         result=result,
         table=result.table(),
-        cheats=[
-            {"name": cheat, "exploits": result.exploits.get(cheat, ""), "cells": _shaded(row)}
-            for cheat, row in zip(result.cheats, result.grid(), strict=True)
-        ],
+        cheats=cheats,
         winners=winners,
     )
 
 
-def _shaded(row: Sequence[float | None]) -> list[tuple[str, int]]:
-    """Each value as a text, with its shade from 0 to `SHADES`."""
-    return [
-        ("-", 0) if value is None else (f"{value:.2f}", round(SHADES * min(1.0, max(0.0, value))))
-        for value in row
-    ]
+def _shaded(value: float | None) -> tuple[str, int]:
+    """A value as a text, with its shade from 0 to `SHADES`."""
+    if value is None:
+        return "-", 0
+    share = min(1.0, max(0.0, value))
+    return f"{value:.2f}", round(SHADES * share)
 
 
 def _winner(
@@ -55,16 +57,16 @@ def _winner(
     """The rollout of the best cheat that earned most, as the page shows it."""
     place = trial.settings.index(finding.setting)
     best = max(trial.cheating, key=lambda payment: _value(payment, place))
-    rollout = next(
-        rollout
-        for rollout in rollouts[finding.cheat]
-        if rollout.id.rpartition("@")[0] == best.question
-    )
+    rollout_by_question: dict[str, Trajectory] = {}
+    for rollout in rollouts[finding.cheat]:
+        question, _, _ = rollout.id.rpartition("@")
+        rollout_by_question.setdefault(question, rollout)
     total = Score(best.values[place], best.why.get("mix", ""))
+    scores = {finding.mix: total, **scores_of(best)}
     return {
         "mix": named(finding),
         "cheat": finding.cheat,
-        "rollout": fields(number, rollout, {finding.mix: total, **scores_of(best)}),
+        "rollout": fields(number, rollout_by_question[best.question], scores),
     }
 
 

@@ -118,8 +118,10 @@ class Gauntlet(Measured, msgspec.Struct, frozen=True):
     @property
     def unjudged(self) -> int:
         """How many values are missing because a judge failed."""
-        sides = [side for finding in self.findings for side in (finding.honest, finding.cheating)]
-        return sum(side.abstained for side in sides)
+        missing = 0
+        for finding in self.findings:
+            missing += finding.honest.abstained + finding.cheating.abstained
+        return missing
 
     @property
     def headlines(self) -> list[Finding]:
@@ -189,8 +191,10 @@ class Gauntlet(Measured, msgspec.Struct, frozen=True):
             points.append(f"- {as_markdown(sentence)}")
         by_cheat = [["cheat", *self.rows]]
         for cheat, ratios in zip(self.cheats, self.grid(), strict=True):
-            cells = ["-" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
-            by_cheat.append([cheat, *cells])
+            cells = [cheat]
+            for ratio in ratios:
+                cells.append("-" if ratio is None else f"{ratio:.2f}")
+            by_cheat.append(cells)
         parts = ["\n".join(points), _markdown(self.table()), _markdown(by_cheat)]
         return "\n\n".join(parts) + "\n"
 
@@ -199,8 +203,11 @@ class Gauntlet(Measured, msgspec.Struct, frozen=True):
         ratios = {}
         for finding in self.findings:
             ratios[finding.cheat, named(finding)] = finding.exploitability.value
-        rows = self.rows
-        return [[ratios.get((cheat, row)) for row in rows] for cheat in self.cheats]
+        columns = self.rows
+        grid = []
+        for cheat in self.cheats:
+            grid.append([ratios.get((cheat, column)) for column in columns])
+        return grid
 
 
 def _markdown(rows: Sequence[Sequence[str]]) -> str:
@@ -221,7 +228,9 @@ def named(finding: Finding) -> str:
 
 def gauntlet_of(trials: Sequence[Trial], exploits: Mapping[str, str] | None = None) -> Gauntlet:
     """The findings of the trials, in their order, with what each cheat `exploits`."""
-    findings = [finding for trial in trials for finding in _findings(trial)]
+    findings: list[Finding] = []
+    for trial in trials:
+        findings += _findings(trial)
     return Gauntlet(findings, dict(exploits or {}))
 
 

@@ -43,8 +43,11 @@ def questions(limit: int) -> list[Task]:
     dialect. Some dialects can only search, so all facts of such a question stand in passages.
     """
     tasks = load_tasks("world", "validation")
-    searchable = [task for task in tasks if all(fact["passage"] for fact in task.meta["chain"])]
-    return searchable[:limit]
+    return list(filter(_is_searchable, tasks))[:limit]
+
+
+def _is_searchable(task: Task) -> bool:
+    return all(fact["passage"] for fact in task.meta["chain"])
 
 
 def run_gauntlet(

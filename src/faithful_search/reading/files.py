@@ -80,14 +80,10 @@ def inside(folder: Path) -> list[Path]:
     Files of Markdown are reports where there is nothing else; beside data they describe it. The
     files of audits are left out.
     """
-
-    def ending_in(endings: tuple[str, ...]) -> list[Path]:
-        return [path for path in files if is_named_as_data(path, endings)]
-
     files = sorted(folder.rglob("*"))
-    data = ending_in(_READ)
+    data = [path for path in files if is_named_as_data(path)]
     if not data:
-        return ending_in(_MARKDOWN)
+        return [path for path in files if is_named_as_data(path, _MARKDOWN)]
     audits: set[Path] = set()
     for path in data:
         if path.name == "audit.json" and path.with_name("scores.jsonl").exists():
@@ -379,7 +375,10 @@ def _elements(path: Path) -> Iterator[bytes]:
     array = text.startswith("[")
     end = 1 if array else 0
     number = 0
-    while (begin := _BEGINS.search(text, end)) and not (array and begin[0] == "]"):
+    begin = _BEGINS.search(text, end)
+    while begin is not None:
+        if array and begin[0] == "]":
+            break
         start = begin.start()
         try:
             end = loose_json.end_of(text, start)
@@ -388,6 +387,7 @@ def _elements(path: Path) -> Iterator[bytes]:
             raise DataError(f"{path}: {why}") from error
         number += 1
         yield text[start:end].encode("utf-8", "surrogateescape") + b"\n"
+        begin = _BEGINS.search(text, end)
     if array and begin is None:
         raise DataError(
             f"{path}: the array is not closed after row {number}; the file seems cut off"
@@ -445,7 +445,9 @@ def _table_row(header: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:
             row[name] = value
         elif name and value is not None and value != row[name]:
             twins.setdefault(name, []).append(value)
-    return {**row, TWINS: twins} if twins else row
+    if twins:
+        row[TWINS] = twins
+    return row
 
 
 def _cell(text: str) -> Any:
@@ -499,28 +501,42 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Data]]:
     number = 0
     with _reading(path):
         metadata = _parquet(path).metadata
-        text_columns: list[int] = []
-        flat_texts: list[str] = []
-        for place in range(metadata.num_columns):
-            column = metadata.schema.column(place)
-            if column.physical_type == _TEXT:
-                text_columns.append(place)
-                if "." not in column.path:
-                    flat_texts.append(column.path)
+        text_columns = _text_columns(metadata)
         # A text that many rows repeat is in memory once; Arrow can do that in flat columns only.
+        flat_texts = [column for column in text_columns.values() if "." not in column]
         source = _parquet(path, read_dictionary=flat_texts)
         for group in range(metadata.num_row_groups):
             row_group = metadata.row_group(group)
             unpacked = row_group.total_byte_size
             unpacking.check_unpacked(path, unpacked, unpacking.most_unpacked(path))
-            sizes = [row_group.column(place).total_uncompressed_size for place in text_columns]
-            # A batch of rows with the largest text each must fit into memory.
-            rows_in_memory = unpacking.MOST_IN_MEMORY // max([1, *sizes])
-            size = max(1, min(_BATCH, rows_in_memory))
+            size = _rows_at_a_time(row_group, text_columns)
             for batch in source.iter_batches(batch_size=size, row_groups=[group]):
                 for data in _batch_rows(batch):
                     number += 1
                     yield number, data
+
+
+def _text_columns(metadata: Any) -> dict[int, str]:
+    """The paths of the columns that hold texts, by the columns' places. A column within another one
+    has a dot in its path.
+    """
+    paths: dict[int, str] = {}
+    for place in range(metadata.num_columns):
+        column = metadata.schema.column(place)
+        if column.physical_type == _TEXT:
+            paths[place] = column.path
+    return paths
+
+
+def _rows_at_a_time(row_group: Any, text_columns: Iterable[int]) -> int:
+    """How many rows of a group are read at a time: with the largest text in each of them they must
+    fit into memory.
+    """
+    largest_text = 1
+    for place in text_columns:
+        largest_text = max(largest_text, row_group.column(place).total_uncompressed_size)
+    rows_in_memory = unpacking.MOST_IN_MEMORY // largest_text
+    return max(1, min(_BATCH, rows_in_memory))
 
 
 def _batch_rows(batch: Any) -> Iterator[Data]:
