@@ -201,6 +201,33 @@ def test_an_option_that_a_file_misspells_is_named(run, tmp_path, key, advice):
     assert f"no option {key}; {advice}" in " ".join(done.stderr.split())
 
 
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("out: 5", "out is text, not 5; if it is text, put it between quotes"),
+        ("limit: many", "limit is a whole number, not 'many'"),
+        ("limit: true", "limit is a whole number, not true"),
+        ("judge-timeout: [1]", "judge-timeout is a number, not [1]"),
+        ("fetch: maybe", "fetch is true or false, not 'maybe'"),
+        ("dialect: {a: b}", "dialect is text or a list of texts or numbers, not {'a': 'b'}"),
+        ("require: 3", "require is text or a list of texts, not 3"),
+    ],
+)
+def test_an_option_of_a_wrong_type_is_refused_by_its_file_and_key(run, tmp_path, line, why):
+    (tmp_path / "c.yaml").write_text(line)
+    done = run("audit", "a.jsonl", "--config", "c.yaml")
+    assert f"c.yaml: {why}" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(("line", "words"), [("out: ~/there", []), ("", ["--out=~/there"])])
+def test_a_path_may_begin_at_home(run, tmp_path, monkeypatch, line, words):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    rollouts(tmp_path, 1)
+    (tmp_path / "c.yaml").write_text(f"no-report: true\n{line}\n")
+    run("audit", "a.jsonl", "--config", "c.yaml", *words)
+    assert (tmp_path / "there" / "audit.json").exists()
+
+
 def test_a_file_of_options_is_read_and_what_is_typed_wins(run, tmp_path):
     rollouts(tmp_path, *range(3))
     options = "how: pokee\nmetrics: [answer_correctness, tool_use]\nno-report: true\nout: there\nlimit: 2\n"
