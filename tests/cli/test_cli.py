@@ -174,6 +174,13 @@ def test_help_cuts_no_line_at_80_columns(run, monkeypatch, group):
     assert "..." not in commands
 
 
+def test_a_conversion_without_a_row_says_that_nothing_was_written(run, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"nothing": 1}\n')
+    done = run("convert", "a.jsonl", "b.jsonl", "--to", "openai")
+    assert "no row of a.jsonl could be converted: nothing was written to b.jsonl" in done.stdout
+    assert done.exit_code == 3
+
+
 OPTIONS = {"another.yaml": "colour: red\n", "list.yaml": "- a\n", "broken.yaml": "a: [\n"}
 WRONG = ["--judge oracle", "--judge nli", "--judge-model x", "--limit 0"]
 
