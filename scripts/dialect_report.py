@@ -99,7 +99,7 @@ def report(path: Path, dialect: str | None = None) -> Report:
             continue
         issues = trajectory.all_issues()
         figures.dialects[trajectory.dialect] += 1
-        figures.issues.update({issue.kind for issue in issues})
+        figures.issues.update(sorted({issue.kind for issue in issues}))
         figures.clean.append(not issues)
         figures.answered += trajectory.answer is not None
         figures.steps += len(trajectory.steps)

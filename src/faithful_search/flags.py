@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -61,6 +62,26 @@ def _help_of(owner: Callable[..., Any], parameter: str) -> str:
 def old_name_line(old: str, new: str) -> str:
     """What is said of a flag that was typed by the name that it had in the last release."""
     return f"{old} is called {new} now; the old name works until the next release"
+
+
+def at_home(value: Any) -> Any:
+    """A setting of a file, a word of a command line, or a list of them, with `~` as the home folder
+    where a path begins with it. No shell reads files, and many leave `--out=~/runs` as it is.
+
+    Example:
+        >>> at_home("~/runs") == at_home("--out=~/runs").removeprefix("--out=")
+        True
+        >>> at_home(5)
+        5
+    """
+    if isinstance(value, list):
+        return [at_home(entry) for entry in value]
+    if not isinstance(value, str):
+        return value
+    name, equals, path = value.partition("=")
+    if equals and name.startswith("--"):
+        return f"{name}={os.path.expanduser(path)}"
+    return os.path.expanduser(value)
 
 
 def check_least(flags: Any, **least: float) -> None:

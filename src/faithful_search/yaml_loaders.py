@@ -11,8 +11,8 @@ from yaml.constructor import ConstructorError, SafeConstructor
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 from .text import shortened
+from .yaml_files import MOST_SHOWN
 
-MOST_SHOWN = 40  # characters of a value that is refused
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What PyYAML raises for values that its tags do not allow, such as `2024-13-45` or `!!bool x`."""
 # As keys they are of no type that can be constructed

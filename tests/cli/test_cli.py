@@ -174,6 +174,13 @@ def test_help_cuts_no_line_at_80_columns(run, monkeypatch, group):
     assert "..." not in commands
 
 
+def test_a_conversion_without_a_row_says_that_nothing_was_written(run, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"nothing": 1}\n')
+    done = run("convert", "a.jsonl", "b.jsonl", "--to", "openai")
+    assert "no row of a.jsonl could be converted: nothing was written to b.jsonl" in done.stdout
+    assert done.exit_code == 3
+
+
 OPTIONS = {"another.yaml": "colour: red\n", "list.yaml": "- a\n", "broken.yaml": "a: [\n"}
 WRONG = ["--judge oracle", "--judge nli", "--judge-model x", "--limit 0"]
 
@@ -199,6 +206,33 @@ def test_an_option_that_a_file_misspells_is_named(run, tmp_path, key, advice):
     (tmp_path / "c.yaml").write_text(f"{key}: x\n")
     done = run("audit", "a.jsonl", "--config", "c.yaml")
     assert f"no option {key}; {advice}" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("out: 5", "out is text, not 5; if it is text, put it between quotes"),
+        ("limit: many", "limit is a whole number, not 'many'"),
+        ("limit: true", "limit is a whole number, not true"),
+        ("judge-timeout: [1]", "judge-timeout is a number, not [1]"),
+        ("fetch: maybe", "fetch is true or false, not 'maybe'"),
+        ("dialect: {a: b}", "dialect is text or a list of texts or numbers, not {'a': 'b'}"),
+        ("require: 3", "require is text or a list of texts, not 3"),
+    ],
+)
+def test_an_option_of_a_wrong_type_is_refused_by_its_file_and_key(run, tmp_path, line, why):
+    (tmp_path / "c.yaml").write_text(line)
+    done = run("audit", "a.jsonl", "--config", "c.yaml")
+    assert f"c.yaml: {why}" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(("line", "words"), [("out: ~/there", []), ("", ["--out=~/there"])])
+def test_a_path_may_begin_at_home(run, tmp_path, monkeypatch, line, words):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    rollouts(tmp_path, 1)
+    (tmp_path / "c.yaml").write_text(f"no-report: true\n{line}\n")
+    run("audit", "a.jsonl", "--config", "c.yaml", *words)
+    assert (tmp_path / "there" / "audit.json").exists()
 
 
 def test_a_file_of_options_is_read_and_what_is_typed_wins(run, tmp_path):

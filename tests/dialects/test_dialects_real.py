@@ -108,3 +108,11 @@ def test_the_report_counts_rows_issues_and_agreement(
     )
     assert dialect_report.main([str(path), str(tmp_path / "none.jsonl")]) == 1
     assert "none.jsonl" in capsys.readouterr().err
+
+
+def test_the_report_names_a_rows_issues_in_an_order_of_their_own(tmp_path: Path) -> None:
+    text = "</think> a <answer>x</answer> <answer>y</answer> <information>b <search>q</search>"
+    report = dialect_report.report(file_of(tmp_path / "some.jsonl", [{"text": text}]), "pou")
+    kinds = [*report.issues]
+    assert len(kinds) > 4
+    assert kinds == sorted(kinds)

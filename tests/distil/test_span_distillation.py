@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tiny_bert import SHAPE, bert_tokenizer, saved
 from transformers import BertConfig, BertModel
 from trl import SFTConfig
 
+from faithful_search.distil import distillation
 from faithful_search.distil.distillation import train_judge
 from faithful_search.distil.settings import Distillation
 from faithful_search.distil.span_export import TorchNetwork, export
@@ -61,14 +63,10 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return saved(tmp_path_factory.mktemp("encoder"), network)
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, encoder: str) -> Any:
-    out = tmp_path_factory.mktemp("judge")
-    args = SFTConfig(
+def arguments(out: Path, **named: Any) -> SFTConfig:
+    return SFTConfig(
         output_dir=str(out),
-        max_steps=150,
         eval_strategy="steps",
-        eval_steps=75,
         learning_rate=3e-3,
         seed=0,
         use_cpu=True,
@@ -76,11 +74,19 @@ def trained(tmp_path_factory: pytest.TempPathFactory, encoder: str) -> Any:
         activation_checkpointing=False,
         disable_tqdm=True,
         report_to="none",
+        **named,
     )
-    settings = Distillation(
-        head="spans", untrained=False, validation=0.2, window=32, head_learning_rate=1e-2
-    )
-    return train_judge(ROWS, encoder, args, settings)
+
+
+SPANS = Distillation(
+    head="spans", untrained=False, validation=0.2, window=32, head_learning_rate=1e-2
+)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, encoder: str) -> Any:
+    args = arguments(tmp_path_factory.mktemp("judge"), max_steps=150, eval_steps=75)
+    return train_judge(ROWS, encoder, args, SPANS)
 
 
 def test_it_learns_which_words_are_missing(trained):
@@ -103,6 +109,21 @@ def test_it_opens_without_torch(trained):
     )
     command = [sys.executable, "-c", code, str(trained.folder)]
     assert subprocess.run(command, capture_output=True, text=True, check=False).stderr == ""
+
+
+def test_an_encoder_that_may_run_its_own_code_may_as_it_is_written_too(
+    encoder, tmp_path, monkeypatch
+):
+    allowed = []
+
+    def recorded(folder: str, *rest: Any, **named: Any) -> Any:
+        allowed.append(named.get("trust_remote_code"))
+        return open_saved(folder, *rest, **named)
+
+    monkeypatch.setattr(distillation, "open_saved", recorded)
+    args = arguments(tmp_path, max_steps=1, eval_steps=1, trust_remote_code=True)
+    train_judge(ROWS, encoder, args, SPANS)
+    assert allowed == [True]
 
 
 def test_its_file_says_what_it_reads(trained):

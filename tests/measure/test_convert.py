@@ -118,6 +118,28 @@ def test_a_name_of_another_kind_of_file_makes_no_folder(source, tmp_path, name):
     assert not (tmp_path / name).exists()
 
 
+def test_a_conversion_is_not_written_to_the_standard_output(source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="not written to the standard output: name a file"):
+        convert(source, "-", "openai")
+    assert [*tmp_path.iterdir()] == [source]
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz", "out"])
+def test_where_no_row_can_be_read_nothing_is_written(tmp_path, name):
+    unreadable = file_of(tmp_path / "b.jsonl", ['{"nothing": 1}', "{half"])
+    conversion = convert(unreadable, tmp_path / name, "openai")
+    assert len(conversion.unread) == 2
+    assert not (tmp_path / name).exists()
+
+
+def test_nor_is_what_was_there_replaced(tmp_path):
+    unreadable = file_of(tmp_path / "b.jsonl", ["{half"])
+    (tmp_path / "out.jsonl").write_text("earlier")
+    convert(unreadable, tmp_path / "out.jsonl", "openai")
+    assert (tmp_path / "out.jsonl").read_text() == "earlier"
+
+
 def test_openais_own_types_take_the_messages(source, tmp_path):
     convert(source, tmp_path / "own.jsonl", "trajectory")
     first, second = read_jsonl(tmp_path / "own.jsonl")

@@ -183,7 +183,8 @@ def test_trackio_gets_a_run_with_the_rows(tmp_path):
     environment = {**os.environ, "TRACKIO_DIR": str(tmp_path / "trackio")}
     push_rows = "from faithful_search.cli import main; main()"
     arguments = ["push", "scores", str(file), "--scores", str(folder), "--to", "trackio"]
-    run([sys.executable, "-c", push_rows, *arguments, "--project", "p"], environment)
+    printed = run([sys.executable, "-c", push_rows, *arguments, "--project", "p"], environment)
+    assert printed.count("Run finished") == 1
     listing = [sys.executable, "-m", "trackio.cli", "list", "traces", "--project", "p", "--json"]
     traces = json.loads(run(listing, environment))["traces"]
     scores = {trace["metadata"]["id"]: trace["metadata"]["scores"] for trace in traces}

@@ -12,6 +12,7 @@ from faithful_search.measure.evaluation import Evaluation, difference
 from faithful_search.measure.seeds import (
     Crossed,
     change_over_seeds,
+    crossed,
     difference_of_tables,
     difference_over_seeds,
     macro_over_seeds,
@@ -180,6 +181,22 @@ def apart(first, second, bounds):
 def test_an_interval_of_fractions_ends_at_the_bounds_of_the_metric(bounds):
     estimate = over_seeds(apart(0.1, 0.7, bounds), "em")
     assert (estimate.low, estimate.high) == bounds
+
+
+@pytest.mark.parametrize("bounds", [{"em": (-1.0, 2.0)}, {"other": (0.0, 1.0)}])
+def test_zeros_and_ones_of_a_count_are_no_shares(bounds):
+    """Nothing in a run whose rollouts make a call at most says that one makes no more."""
+    counts = [msgspec.structs.replace(one, bounds=bounds) for one in (ALL, HALF)]
+    table = crossed(counts, "em")
+    assert not table.shares
+    assert over_seeds(counts, "em").high > 1.0
+
+
+@pytest.mark.parametrize("bounds", [{}, {"em": (0.0, 1.0)}])
+def test_zeros_and_ones_are_shares_where_the_metric_may_be_one(bounds):
+    """Older evaluations do not say it."""
+    runs = [msgspec.structs.replace(one, bounds=bounds) for one in (ALL, HALF)]
+    assert crossed(runs, "em").shares
 
 
 def test_a_difference_of_fractions_ends_where_all_has_changed():

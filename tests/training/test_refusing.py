@@ -3,6 +3,7 @@ recipe's own.
 """
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import fields
@@ -132,6 +133,101 @@ def test_a_setting_that_a_file_misspells_is_named(tmp_path):
         match=r"mine\.yaml: no such settings: learning_rte; did you mean learning_rate\?",
     ):
         early(tmp_path, "--config", str(config))
+
+
+WRONG = [
+    ("pou", "output_dir: 5", "output_dir is text, not 5; if it is text, put it between quotes"),
+    ("pou", "model: 5", "model is text, not 5"),
+    ("pou", "model_name_or_path: [a]", "model_name_or_path is text, not ['a']"),
+    ("pou", "max_steps: many", "max_steps is a whole number, not 'many'"),
+    ("pou", "max_steps: 1.5", "max_steps is a whole number, not 1.5"),
+    ("pou", "threads: two", "threads is a whole number, not 'two'"),
+    ("pou", "questions: 3", "questions is text, not 3"),
+    ("pou", "questions:", "questions is text, not empty"),
+    ("pou", "dialect: [x]", "dialect is text, not ['x']"),
+    ("pou", "report_to: 5", "report_to is text or a list, not 5"),
+    ("pou", "env: [a]", "env is a mapping, not ['a']"),
+    ("pou", "extends: [a]", "extends is text, not ['a']"),
+    ("veritas", "resume: 3", "resume is true or false, not 3"),
+    ("ppo", "bf16: x", "bf16 is true or false, not 'x'"),
+    ("self_eval", "bf16: 0.5", "bf16 is true or false, not 0.5"),
+    ("pokee", "learning_rate: no", "learning_rate is a number, not false"),
+    ("sft", "trajectories: abc", "trajectories is a list of texts, not 'abc'"),
+    ("sft", "reading_layers: [a]", "reading_layers is a list of whole numbers, not ['a']"),
+    ("sft", "habits: 3", "habits is a mapping or text, not 3"),
+    ("reward_model", "pairs: 4", "pairs is a list of texts, not 4"),
+    ("evaluate", "out: 5", "out is text, not 5"),
+    ("evaluate", "limit: many", "limit is a whole number, not 'many'"),
+    ("rejection", "questions: 3", "questions is text, not 3"),
+]
+
+
+def check_of(recipe: str, *flags: str) -> None:
+    """What a recipe refuses before torch is imported."""
+    module = import_module(f"faithful_search.recipes.{recipe}")
+    if isinstance(getattr(module, "RECIPE", None), TrainingRecipe):
+        check_early(module.RECIPE.settings, flags, module.DEFAULT_CONFIG, module.RECIPE.trainer)
+    else:
+        module.check(flags)
+
+
+@pytest.mark.parametrize(("recipe", "line", "why"), WRONG)
+def test_a_value_of_a_wrong_type_is_refused_by_its_file_and_key(recipe, line, why, tmp_path):
+    (tmp_path / "mine.yaml").write_text(line)
+    with pytest.raises(ConfigError, match=re.escape(f"mine.yaml: {why}")):
+        check_of(recipe, "--config", str(tmp_path / "mine.yaml"))
+
+
+def test_the_file_that_says_it_is_named_where_another_one_extends_it(tmp_path):
+    (tmp_path / "base.yaml").write_text("max_steps: many\n")
+    (tmp_path / "mine.yaml").write_text("extends: base.yaml\nseed: 1\n")
+    with pytest.raises(ConfigError, match=r"base\.yaml: max_steps"):
+        check_of("pou", "--config", str(tmp_path / "mine.yaml"))
+
+
+RIGHT = {
+    "learning_rate: 1e-5": "which YAML reads as text",
+    "gradient_checkpointing: 1": "as on the command line",
+    "lora_target_modules: all-linear": "one name where PEFT takes several",
+    "eval_sample_seed:": "left open",
+}
+
+
+@pytest.mark.parametrize("line", RIGHT)
+def test_a_value_that_says_what_its_setting_takes_is_no_wrong_one(line, tmp_path):
+    (tmp_path / "mine.yaml").write_text(line)
+    settings("--config", str(tmp_path / "mine.yaml"))
+
+
+CONFIGS = [*(ROOT / "recipes/configs").glob("veritas_*.yaml")]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_a_step_may_be_a_number_or_an_epoch(config, tmp_path):
+    check_of("veritas", "--config", str(config), "--dry_run", "true", "--out", str(tmp_path))
+
+
+HOME = [
+    ("rejection", "questions", "~/mine.jsonl"),
+    ("evaluate", "questions", "~/mine.jsonl"),
+    ("pou", "questions", "~/mine.jsonl"),
+    ("sft", "trajectories", "[~/mine.jsonl]"),
+    ("reward_model", "pairs", "[~/mine.jsonl]"),
+]
+
+
+@pytest.mark.parametrize(("recipe", "name", "value"), HOME)
+def test_a_path_of_a_file_may_begin_at_home(recipe, name, value, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mine.yaml").write_text(f"{name}: {value}")
+    with pytest.raises(ConfigError, match=f"--{name} {tmp_path}/mine.jsonl: there is no such"):
+        check_of(recipe, "--config=~/mine.yaml")
+
+
+@pytest.mark.parametrize("words", [["--out=~/there"], ["--out", "~/there"]])
+def test_so_may_one_of_a_flag(words, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert evaluate.parse(words).out == str(tmp_path / "there")
 
 
 def settings(*flags: str) -> dict[str, object]:
@@ -278,11 +374,7 @@ OLD = [
 @pytest.mark.parametrize(("recipe", "flag", "name"), OLD)
 def test_an_old_name_works_and_says_the_new_one(recipe, flag, name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    module = import_module(f"faithful_search.recipes.{recipe}")
-    if isinstance(getattr(module, "RECIPE", None), TrainingRecipe):
-        check_early(module.RECIPE.settings, [flag], module.DEFAULT_CONFIG)
-    else:
-        module.check([flag])
+    check_of(recipe, flag)
     assert f"is called {name} now" in capsys.readouterr().err
 
 

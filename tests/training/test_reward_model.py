@@ -408,6 +408,8 @@ def test_no_group_is_on_two_sides(drawn, share):
         ({"head": "other"}, "unknown head"),
         ({"head": "generator", "balance": "weights"}, "balance by 'resample'"),
         ({"head": "spans", "balance": "weights"}, "balance by 'resample'"),
+        ({"head": "spans", "stride": 32}, "--stride 32: read with --head encoder only"),
+        ({"head": "generator", "stride": 32}, "--stride 32: read with --head encoder only"),
         ({"head": "spans", "measure_dtype": "bfloat16"}, "in 8 bits"),
         ({"validation": 0.0}, "validation is a share"),
         ({"patience": -1}, "patience must be 0 or more"),

@@ -385,7 +385,10 @@ def convert(
         file, out, to, scores=scores, scrub=scrub, **vars(settings_from(ReadingSettings, options))
     )
     with_scores = f", {conversion.scored:,} with scores" if scores else ""
-    say(f"{conversion.written:,} trajectories as {to}{with_scores} in {out}")
+    if conversion.written:
+        say(f"{conversion.written:,} trajectories as {to}{with_scores} in {out}")
+    else:
+        say(f"no row of {file} could be converted: nothing was written to {out}")
     if conversion.valueless:
         say(f"scores without a value: {conversion.valueless:,}; none of them is a 0 there")
     remarks = conversion.messages(scrub)

@@ -15,10 +15,11 @@ import click
 
 from ..errors import ConfigError, DataError, FaithfulSearchError
 from ..escape import as_line, printable
-from ..flags import old_name_line
+from ..flags import at_home, old_name_line
 from ..judges import Judge
 from ..judges.arguments import JudgeArguments
 from ..wire.redact import redact
+from ..yaml_files import check_kind, load_yaml
 
 UNFINISHED, UNMET, INTERRUPTED = 3, 4, 130
 SHOWN = 5
@@ -87,6 +88,9 @@ def as_typed(message: str) -> str:
 
 class Commands(click.Group):
     """Commands whose errors are a single line. `--debug` shows the traceback, too."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, at_home(args))
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -227,8 +231,6 @@ def judge_of(options: dict[str, Any]) -> Judge | None:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The options in a file. Raises `BadParameter` where it cannot be read or is not a mapping."""
-    from ..yaml_files import load_yaml
-
     try:
         settings = load_yaml(path) or {}
     except DataError as error:
@@ -237,7 +239,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise click.BadParameter(
             f"{path}: expected options and their values, found {type(settings).__name__}"
         )
-    return {str(key): value for key, value in settings.items()}
+    return {str(key): at_home(value) for key, value in settings.items()}
 
 
 def _from_file(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> None:
@@ -260,12 +262,32 @@ def _from_file(ctx: click.Context, parameter: click.Parameter, value: Path | Non
         if isinstance(option, OldName):
             option.say()
             option = option.successor(ctx.command)
+        try:
+            check_kind(f"{value}: {key}", setting, _kind_in_file(option))
+        except ConfigError as error:
+            raise click.BadParameter(str(error)) from error
         if option.multiple:
             setting = setting if isinstance(setting, list) else [setting]
         elif isinstance(setting, list):  # other options take several values by commas
             setting = ",".join(map(str, setting))
         defaults[str(option.name)] = setting
     ctx.default_map = {**defaults, **(ctx.default_map or {})}
+
+
+def _kind_in_file(option: click.Parameter) -> Any:
+    """The type of the values that a file may give an option, as `check_kind` takes it."""
+    kind: Any = str
+    if isinstance(option, click.Option) and option.is_flag:
+        kind = bool
+    elif isinstance(option.type, click.types.IntParamType):
+        kind = int
+    elif isinstance(option.type, click.types.FloatParamType):
+        kind = float
+    elif not option.multiple and not isinstance(option.type, (click.Path, click.Choice)):
+        kind = str | list[str | float]  # which are joined by commas
+    if option.multiple:
+        kind = kind | list[kind]
+    return kind | None  # as if the file did not name the option
 
 
 def _debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:

@@ -284,7 +284,8 @@ def _save(
     if settings.head == "spans":
         save(trainer.model, judge.reader.tokenizer, Path(args.output_dir))
         # as it was saved: the trainer's own may be wrapped for another precision
-        export(*open_saved(args.output_dir), Path(args.output_dir))
+        saved = open_saved(args.output_dir, trust_remote_code=args.trust_remote_code)
+        export(*saved, Path(args.output_dir))
         file = calibrate(_load(args, settings), file, calibration)
     else:
         file = _with_temperature(_load(args, settings), file, calibration)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import ConfigError
-from ..flags import check_least, check_literals, flag
+from ..flags import check_least, check_literals, flag, refuse_unread
 from ..training.refusing import check_dtype
 
 Head = Literal["encoder", "generator", "spans"]
@@ -57,6 +57,7 @@ class Distillation:
 
     def __post_init__(self) -> None:
         check_literals(self)
+        refuse_unread(self, ["stride"], reader="--head encoder", has_reader=self.head == "encoder")
         generates = self.head == "generator"
         if self.head != "encoder" and self.balance == "weights":
             raise ConfigError(

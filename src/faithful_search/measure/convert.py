@@ -4,6 +4,7 @@ import gzip
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, get_args
@@ -12,7 +13,7 @@ import msgspec
 
 from ..citations import is_address
 from ..errors import ConfigError, DataError, reason_of
-from ..reading.files import PathLike, inside, is_named_as_data, local_file
+from ..reading.files import STDIN, PathLike, inside, is_named_as_data, local_file
 from ..reading.rows import RowSource
 from ..reading.settings import ReadingSettings
 from ..trajectory import Step, Trajectory
@@ -53,10 +54,16 @@ def convert(
     source cannot be read, the result cannot be written, or the scores are of other rows,
     `ConfigError` for an unknown format, for one that cannot be a line of a file, or that is nothing
     without scores, for an `out` that is the source, or a file of it, for a folder with files of
-    other rows, and for an `out` that is named as another kind of file.
+    other rows, and for an `out` that is named as another kind of file, or `-`. Where no row can be
+    read, nothing is written.
     """
     out = Path(out)
     is_file = out.name.endswith(LINES)
+    if str(out) == STDIN:
+        raise ConfigError(
+            "a conversion is not written to the standard output: name a file that ends in "
+            f"{' or '.join(LINES)}, or a folder, in the place of {out}"
+        )
     if to not in get_args(Format):
         raise ConfigError(f"unknown format {to!r}; there are: {', '.join(get_args(Format))}")
     if to == "pi" and is_file:
@@ -75,14 +82,16 @@ def convert(
     _refuse_source(path, out)
     conversion = Converted()
     files = _written(documents_of(rows, scores, conversion), to, scrub, conversion)
-    folder = make_folder(out.parent if is_file else out)
-    try:
-        if is_file:
-            _write_lines(out, files)
-        else:
-            _write_files(folder, files)
-    except OSError as error:
-        raise DataError(f"cannot write {out}: {reason_of(error)}") from error
+    first = next(files, None)
+    if first is not None:
+        folder = make_folder(out.parent if is_file else out)
+        try:
+            if is_file:
+                _write_lines(out, chain([first], files))
+            else:
+                _write_files(folder, chain([first], files))
+        except OSError as error:
+            raise DataError(f"cannot write {out}: {reason_of(error)}") from error
     conversion.unread += [rows.error] if rows.error else []
     return conversion
 

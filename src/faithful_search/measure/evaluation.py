@@ -130,6 +130,14 @@ def bounds_of(runs: Iterable[Evaluation], metric: str) -> tuple[float, float]:
     return min(least for least, _ in bounds), max(most for _, most in bounds)
 
 
+def may_be_shares(runs: Iterable[Evaluation], metric: str) -> bool:
+    """Whether zeros and ones of a metric are shares in all of these evaluations, by its bounds: a
+    count, such as `calls`, has no highest value. One that was written before evaluations had bounds
+    does not say.
+    """
+    return all(run.bounds.get(metric) == (0.0, 1.0) for run in runs if run.bounds)
+
+
 def are_comparable(runs: Iterable[Evaluation], metric: str) -> bool:
     """Whether the values of a result are of the same quantity in all of these evaluations: an
     entropy is only where they had the same tools.

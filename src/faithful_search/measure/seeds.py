@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from .evaluation import POOLED, Evaluation, are_comparable, bounds_of
+from .evaluation import POOLED, Evaluation, are_comparable, bounds_of, may_be_shares
 from .sets import macro_mean
 from .stats import (
     NOTHING,
@@ -65,7 +65,7 @@ class Crossed(NamedTuple):
             result, which is not a mean over questions, they are the pseudo-values of its jackknife:
             what each question adds to the run's value.
         n: the number of questions with a value in at least one run.
-        shares: whether all rollouts have the value 0 or 1.
+        shares: whether all rollouts have the value 0 or 1, of a metric that may be a share.
         bounds: the lowest and the highest possible value of a run.
         reach: where nearly all questions of each run are alike, how far the runs' intervals reach
             below and above their values, each a mean over runs; else (0, 0). See `pooled_estimate`.
@@ -241,7 +241,7 @@ def crossed(
             return None
         rows.append(row)
     with_value = np.any([row.with_value for row in rows], axis=0)
-    shares = all(row.shares for row in rows)
+    shares = may_be_shares(runs, metric) and all(row.shares for row in rows)
     bounds = (0.0, 1.0) if shares else bounds_of(runs, metric)
     if metric in POOLED:
         bounds = POOLED[metric][1].bounds

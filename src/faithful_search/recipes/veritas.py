@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 DEFAULT_CONFIG = shipped("recipes/configs") / "veritas_pairs.yaml"
 
 
+class StepOrEpoch(str):
+    """A step, as 15, which files write as a number, or an epoch, as 1.0ep."""
+
+
 @dataclass
 class VeritasArguments(RunArguments):
     """The questions, the rewards with their curriculum, and the judge."""
@@ -39,11 +43,11 @@ class VeritasArguments(RunArguments):
     w_info_think: float = knob(veritas_mix, "info_think")
     w_think_search: float = knob(veritas_mix, "think_search")
     w_think_answer: float = knob(veritas_mix, "think_answer")
-    curriculum_start: str = flag(
+    curriculum_start: StepOrEpoch = flag(
         "0",
         "T1: the step until which only the exact match counts, as 15, or the epoch, as 1.0ep.",
     )
-    curriculum_end: str = flag(
+    curriculum_end: StepOrEpoch = flag(
         "0",
         "T2: the step or epoch from which the faithfulness weights count fully. 0 for both lets "
         "them count fully from the beginning.",

@@ -6,6 +6,8 @@ import ast
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from types import NoneType
+from typing import Any, Union
 
 from ..errors import ConfigError
 
@@ -16,6 +18,16 @@ _PLACES = {
     "trl.SFTConfig": "trl.trainer.sft_config",
 }
 """Where classes are that are imported from a package as a whole."""
+_PLAIN: dict[str, type] = {
+    "bool": bool,
+    "dict": dict,
+    "float": float,
+    "int": int,
+    "list": list,
+    "None": NoneType,
+    "str": str,
+}
+"""Types of YAML's values by their names in annotations."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +38,16 @@ class FieldSource:
     help: str = ""
 
     @property
-    def kind(self) -> type | None:
-        """The type of a plain number or switch, also where it may be left open; else `None`."""
-        plain = self.annotation.removesuffix(" | None")
-        return {"int": int, "float": float, "bool": bool}.get(plain)
+    def kind(self) -> Any:
+        """The type that the annotation says, as `yaml_files.check_kind` takes it. One that YAML has
+        no values of, such as an enumeration, is `object`.
+        """
+        kinds: list[Any] = []
+        for part in _parts(ast.parse(self.annotation, mode="eval").body):
+            kinds.append(_PLAIN.get(ast.unparse(part).partition("[")[0], object))
+        if list in kinds:
+            kinds.append(str)  # TRL and PEFT take one name where they take several
+        return Union[tuple(kinds)]  # noqa: UP007 -- they are known as the program runs
 
 
 def settings_in(place: str) -> dict[str, FieldSource]:
@@ -61,6 +79,13 @@ def settings_in(place: str) -> dict[str, FieldSource]:
             if not annotation.startswith("ClassVar"):
                 settings[node.target.id] = FieldSource(annotation, _help(node.value))
     return settings
+
+
+def _parts(annotation: ast.expr) -> list[ast.expr]:
+    """The types of `A | B | …`."""
+    if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitOr):
+        return [*_parts(annotation.left), *_parts(annotation.right)]
+    return [annotation]
 
 
 def _source(module: str) -> Path:

@@ -8,15 +8,15 @@ from argparse import Action, ArgumentDefaultsHelpFormatter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, get_type_hints
 
 from .. import dialects, suites
 from ..bundled import bundled_policy, shipped
 from ..errors import ConfigError, DataError, needs
-from ..flags import old_name_line
+from ..flags import at_home, old_name_line
 from ..measure.ledger import lock
 from ..rollout.outside import check_outside
-from ..yaml_files import load_yaml
+from ..yaml_files import check_kind, load_yaml
 from .outline import FieldSource, settings_in
 from .run_folder import LOCK, check_unowned
 
@@ -54,8 +54,6 @@ FILES = (".jsonl", ".jsonl.gz", ".json", ".csv", ".parquet")
 """How the names of files of questions and passages end; other names may be datasets of the Hub."""
 MOVED = ("scripts/studies", "scripts/policies")
 """Folders of a checkout whose configurations were in `recipes/configs` up to version 0.1."""
-SWITCHES = ("true", "false", "yes", "no", "t", "f", "y", "n", "1", "0")
-"""What a flag that is on or off may say."""
 DTYPES = ("float32", "bfloat16", "float16", "float64", "float", "half", "double")
 """Of weights, as torch names them."""
 HELP_ALL = "--help-all"
@@ -63,12 +61,15 @@ HELP_ALL = "--help-all"
 
 @dataclass(frozen=True)
 class RecipeCall:
-    """How a recipe was called: the settings of its file, its flags, and the file."""
+    """How a recipe was called: the settings of its file, its flags, the file, what it sets in the
+    environment, and by setting the file that says it, which may be one that the file extends.
+    """
 
     settings: dict[str, Any]
     flags: list[str]
     path: Path | None
     environment: dict[str, Any]
+    places: dict[str, Path]
 
     def set_environment(self) -> None:
         for name, value in self.environment.items():
@@ -77,7 +78,7 @@ class RecipeCall:
 
 def read_call(argv: Sequence[str] | None, default: Path | None) -> RecipeCall:
     """The settings of the file that `--config` names, or of `default`, and the other flags."""
-    flags = list(sys.argv[1:] if argv is None else argv)
+    flags = at_home(list(sys.argv[1:] if argv is None else argv))
     path, rest = default, []
     while flags:
         word = flags.pop(0)
@@ -88,9 +89,15 @@ def read_call(argv: Sequence[str] | None, default: Path | None) -> RecipeCall:
         if not equals and not flags:
             raise ConfigError("--config needs the name of a file")
         path = Path(value if equals else flags.pop(0))
-    settings = read_config(path) if path else {}
+    settings: dict[str, Any] = {}
+    places: dict[str, Path] = {}
+    for file, said in _files_of(path) if path else []:
+        settings |= said
+        places |= dict.fromkeys(said, file)
     environment = settings.pop("env", {})
-    return RecipeCall(settings, rest, path, environment)
+    if environment:
+        check_kind(f"{places['env']}: env", environment, dict)
+    return RecipeCall(settings, rest, path, environment, places)
 
 
 def spelled(name: str, setting_names: Collection[str]) -> str:
@@ -106,6 +113,16 @@ def spelled(name: str, setting_names: Collection[str]) -> str:
         if name not in setting_names and names.get(name) in setting_names:
             return names[name]
     return name
+
+
+def check_kinds(call: RecipeCall, kinds: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for a setting of a file that is not of its type in `kinds`, by the file
+    and the name that it has there.
+    """
+    for name, value in call.settings.items():
+        setting = spelled(name, kinds.keys())
+        if setting in kinds:
+            check_kind(f"{call.places[name]}: {name}", value, kinds[setting])
 
 
 def respelled(call: RecipeCall, setting_names: Collection[str]) -> RecipeCall:
@@ -130,11 +147,19 @@ def _warn_of_old_names(call: RecipeCall, setting_names: Collection[str]) -> None
             print(old_name_line(f"--{name}", f"--{setting}"), file=sys.stderr, flush=True)
 
 
-def read_config(path: str | Path, *extending: Path) -> dict[str, Any]:
+def read_config(path: str | Path) -> dict[str, Any]:
     """The settings of a YAML file, on top of those of the file it extends; a `ConfigError` if one
     cannot be read.
     """
-    path = _find_config(Path(path))
+    settings: dict[str, Any] = {}
+    for _, said in _files_of(Path(path)):
+        settings |= said
+    return settings
+
+
+def _files_of(path: Path, *extending: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """A file behind those that it extends, each with what it says itself."""
+    path = _find_config(path)
     if path.resolve() in [file.resolve() for file in extending]:
         raise ConfigError(f"{extending[-1]} extends {path}, and so itself: take one `extends:` out")
     try:
@@ -143,10 +168,12 @@ def read_config(path: str | Path, *extending: Path) -> dict[str, Any]:
         raise ConfigError(str(error)) from error
     if not isinstance(settings, dict):
         raise ConfigError(f"{path} must hold a YAML mapping, not {type(settings).__name__}")
+    settings = {name: at_home(value) for name, value in settings.items()}
     parent = settings.pop("extends", None)
     if parent is None:
-        return settings
-    return read_config(path.parent / str(parent), *extending, path) | settings
+        return [(path, settings)]
+    check_kind(f"{path}: extends", parent, str)
+    return [*_files_of(path.parent / parent, *extending, path), (path, settings)]
 
 
 def _find_config(path: Path) -> Path:
@@ -214,7 +241,7 @@ def check_known(call: RecipeCall, settings: Collection[str], flags: Iterable[str
         names = ", ".join(map(str, unknown))
         near = difflib.get_close_matches(str(unknown[0]), settings, n=1)
         advice = f"did you mean {near[0]}?" if near else "`--help` lists those there are"
-        raise ConfigError(f"{call.path}: no such settings: {names}; {advice}")
+        raise ConfigError(f"{call.places[unknown[0]]}: no such settings: {names}; {advice}")
     if call.flags and not call.flags[0].startswith("-"):
         word = call.flags[0]
         raise ConfigError(
@@ -269,6 +296,8 @@ def checked(
         theirs |= settings_in(place)
     recipes_own = {field.name for field in fields(kind)}
     setting_names = recipes_own | theirs.keys()
+    kinds = {name: setting.kind for name, setting in theirs.items()}
+    check_kinds(call, {**kinds, **get_type_hints(kind)})
     if os.environ.get("RANK", "0") == "0":
         _warn_of_old_names(call, setting_names)
     call = respelled(call, setting_names)
@@ -282,8 +311,11 @@ def checked(
         _print_help(parser, theirs, HELP_ALL in call.flags)
     options = [*parser._option_string_actions, *_options(theirs)]
     check_known(call, setting_names, options)
-    values = {**call.settings, **_values_of(call.flags, theirs)}
-    _check_values(values, theirs)
+    values_of_flags = _values_of(call.flags, theirs)
+    for name, value in values_of_flags.items():
+        if value not in ("None", "null"):
+            check_kind(f"--{name}", value, kinds[name])
+    values = {**call.settings, **values_of_flags}
     script = parser.parse_args_into_dataclasses(
         call.flags, return_remaining_strings=True, look_for_args_file=False
     )[0]
@@ -369,7 +401,7 @@ def _options(settings: Mapping[str, FieldSource]) -> list[str]:
     for name, setting in settings.items():
         spellings = {name, name.replace("_", "-")}
         options += [f"--{spelling}" for spelling in spellings]
-        if setting.kind is bool:
+        if setting.kind in (bool, bool | None):
             options += [f"--no_{name}", f"--no-{name.replace('_', '-')}"]
     return options
 
@@ -388,21 +420,6 @@ def _values_of(flags: Sequence[str], settings: Mapping[str, FieldSource]) -> dic
         elif not following.startswith("--"):
             values[name] = following
     return values
-
-
-def _check_values(values: Mapping[str, Any], settings: Mapping[str, FieldSource]) -> None:
-    for name, value in values.items():
-        kind = settings[name].kind if name in settings else None
-        if kind is None or not isinstance(value, str) or value in ("None", "null"):
-            continue
-        if kind is bool and value.lower() not in SWITCHES:
-            raise ConfigError(f"--{name} is true or false, not {value!r}")
-        if kind in (int, float):
-            try:
-                kind(value)
-            except ValueError as error:
-                type_name = "a whole number" if kind is int else "a number"
-                raise ConfigError(f"--{name} is {type_name}, not {value!r}") from error
 
 
 def check_model(name: str | None, dialect: str | None, flag: str = "model") -> None:
