@@ -273,7 +273,10 @@ class Results:
         for exact_match, answered_first in pairs:
             right.append(exact_match if answered_first == 0 else None)
         values = {**evaluation.values, RIGHT_WHERE_READ: right}
-        return msgspec.structs.replace(evaluation, values=values)
+        bounds = dict(evaluation.bounds)
+        if RIGHT in bounds:  # an evaluation of an earlier version has none
+            bounds[RIGHT_WHERE_READ] = bounds[RIGHT]
+        return msgspec.structs.replace(evaluation, values=values, bounds=bounds)
 
     def of_all(self, folders: Sequence[Path]) -> list[Evaluation]:
         """The evaluations of the policies in these folders that have one."""
