@@ -4,9 +4,10 @@ its name.
 
 import math
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Any, Literal
+from typing import Literal
 
 from .. import registry
 from ..errors import ConfigError
@@ -70,19 +71,28 @@ def names() -> list[str]:
 @cache
 def results() -> dict[str, Result]:
     """What readers are told of each reward's results, by what these are called."""
-    return {name: result for kind in map(load, names()) for name, result in kind.results.items()}
+    by_name: dict[str, Result] = {}
+    for kind in map(load, names()):
+        by_name |= kind.results
+    return by_name
 
 
 @cache
 def titles() -> dict[str, str]:
     """The titles of rewards' rows in a model card, by the rows' names."""
-    return {row: title for kind in map(load, names()) for row, title in kind.titles.items()}
+    by_row: dict[str, str] = {}
+    for kind in map(load, names()):
+        by_row |= kind.titles
+    return by_row
 
 
 @cache
 def columns() -> dict[str, Column]:
     """The columns of rewards in a step's line, by the names of a mix's parts."""
-    return {part: column for kind in map(load, names()) for part, column in kind.columns.items()}
+    by_part: dict[str, Column] = {}
+    for kind in map(load, names()):
+        by_part |= kind.columns
+    return by_part
 
 
 @cache
@@ -151,9 +161,8 @@ def pou_mix(
     parts["answer"] = answer
     if process_on_right is None:
         process_on_right = not paper
-    return Mix(
-        parts, only_right=tuple(parts) if process_on_right else (), state0=MixState(alpha_start)
-    )
+    only_right = tuple(parts) if process_on_right else ()
+    return Mix(parts, only_right=only_right, state0=MixState(alpha_start))
 
 
 def answer_only_mix(correctness: Reward | None = None) -> Mix:
@@ -224,10 +233,12 @@ def pokee_mix(
     """
     if format_weight < 0:
         raise ConfigError(f"pokee_mix: format_weight must be at least 0, got {format_weight}")
-    form: dict[str, tuple[Reward, float]] = (
-        {"format": (Format(), format_weight)} if format_weight else {}
-    )
-    return _weighed({"correctness": (Correctness(metric, "pokee", judge), 1.0), **form})
+    weighted: dict[str, tuple[Reward, float]] = {
+        "correctness": (Correctness(metric, "pokee", judge), 1.0)
+    }
+    if format_weight:
+        weighted["format"] = (Format(), format_weight)
+    return _weighed(weighted)
 
 
 def veritas_mix(
@@ -286,18 +297,24 @@ def veritas_mix(
             f"{', '.join(f'{weight:g}' for weight in weights)}"
         )
     weighted = {name: pair for name, pair in every.items() if pair[1]}
-    if warmup is not None:  # names that no part could have stay in it, for `Mix` to refuse
-        warmup = replace(
-            warmup,
-            parts=tuple(name for name in warmup.parts if name in weighted or name not in every),
-        )
+    if warmup is not None:
+        parts_left_out = every.keys() - weighted.keys()
+        # names that no part could have stay in it, for `Mix` to refuse
+        kept_parts = [name for name in warmup.parts if name not in parts_left_out]
+        warmup = replace(warmup, parts=tuple(kept_parts))
     absent = {name: 0.0 for name in FAITHFULNESS if name in weighted}
-    return _weighed(weighted, warmup=warmup, absent=absent)
+    return _weighed(weighted, warmup, absent)
 
 
-def _weighed(parts: dict[str, tuple[Reward, float]], **settings: Any) -> Mix:
+def _weighed(
+    weighted: Mapping[str, tuple[Reward, float]],
+    warmup: Warmup | None = None,
+    absent: Mapping[str, float] | None = None,
+) -> Mix:
     """A sum of rewards with weights, without a gate."""
-    weights = {name: weight for name, (_, weight) in parts.items()}
-    return Mix(
-        {name: reward for name, (reward, _) in parts.items()}, weights, gate=None, **settings
-    )
+    parts: dict[str, Reward] = {}
+    weights: dict[str, float] = {}
+    for name, (reward, weight) in weighted.items():
+        parts[name] = reward
+        weights[name] = weight
+    return Mix(parts, weights, gate=None, warmup=warmup, absent=absent or {})

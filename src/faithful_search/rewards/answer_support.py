@@ -106,12 +106,11 @@ class AnswerSupport(JudgedReward):
         declines. Raises `JudgeError` where the judge is to write claims and cannot be asked at all.
         """
         premises = [self._premise(trajectory) for trajectory in trajectories]
-        with_evidence = [
-            trajectory
-            for trajectory, premise in zip(trajectories, premises, strict=True)
-            if premise
-        ]
-        return self._paired(trajectories, premises, self._claims(with_evidence))
+        with_premise = []
+        for trajectory, premise in zip(trajectories, premises, strict=True):
+            if premise:
+                with_premise.append(trajectory)
+        return self._paired(trajectories, premises, self._claims(with_premise))
 
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
         try:
@@ -131,21 +130,13 @@ class AnswerSupport(JudgedReward):
         """The pairs of each trajectory. `claims` are those of the trajectories that have a premise,
         in order, or verdicts that say why there are none.
         """
-        remaining = iter(claims)
-        pairs_of_rows = []
+        claims_in_order = iter(claims)
+        pairs_of_rows: list[list[StepPair]] = []
         for trajectory, premise in zip(trajectories, premises, strict=True):
-            claims_or_verdict = next(remaining) if premise else []
-            step, question = len(trajectory.steps), trajectory.question or ""
-            pairs = []
-            if isinstance(claims_or_verdict, Verdict):
-                pair = Pair(premise, _answer(trajectory), question)
-                pairs.append(StepPair(step, pair, settled=claims_or_verdict))
+            if premise:
+                pairs_of_rows.append(_pairs(trajectory, premise, next(claims_in_order)))
             else:
-                context = world_context(trajectory.meta)
-                for claim in claims_or_verdict:
-                    pair = Pair(premise, claim, question, context=context)
-                    pairs.append(StepPair(step, pair))
-            pairs_of_rows.append(pairs)
+                pairs_of_rows.append([])
         return pairs_of_rows
 
     def _premise(self, trajectory: Trajectory) -> str:
@@ -255,8 +246,26 @@ class AnswerSupport(JudgedReward):
         return [passage for passage in self.evidence_for(trajectory) if passage.text.strip()]
 
     def _used(self, trajectory: Trajectory) -> str:
-        cites = "cited" if Citation().covers(trajectory.dialect) else "retrieved"
-        return cites if self.evidence == "auto" else self.evidence
+        if self.evidence != "auto":
+            return self.evidence
+        return "cited" if Citation().covers(trajectory.dialect) else "retrieved"
+
+
+def _pairs(trajectory: Trajectory, premise: str, claims: list[str] | Verdict) -> list[StepPair]:
+    """Each claim with the premise; or the whole answer with the verdict that says why there are no
+    claims.
+    """
+    step = len(trajectory.steps)
+    question = trajectory.question or ""
+    if isinstance(claims, Verdict):
+        pair = Pair(premise, _answer(trajectory), question)
+        return [StepPair(step, pair, settled=claims)]
+    context = world_context(trajectory.meta)
+    pairs = []
+    for claim in claims:
+        pair = Pair(premise, claim, question, context=context)
+        pairs.append(StepPair(step, pair))
+    return pairs
 
 
 def _answer(trajectory: Trajectory) -> str:

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import msgspec
@@ -291,15 +292,16 @@ class JudgedReward(BatchReward):
     ) -> list[Score]:
         """The scores of trajectories with these pairs; the judge is asked about all at once."""
         open_pairs = []
-        for pairs_of_row in pairs:
-            open_pairs += [each.pair for each in pairs_of_row if each.settled is None]
+        for step_pair in chain.from_iterable(pairs):
+            if step_pair.settled is None:
+                open_pairs.append(step_pair.pair)
         answers = iter(ask(self.judge, open_pairs))
         scores = []
         for trajectory, pairs_of_row in zip(trajectories, pairs, strict=True):
             if not pairs_of_row:
                 scores.append(self.empty(trajectory))
                 continue
-            verdicts = [each.settled or next(answers) for each in pairs_of_row]
+            verdicts = [step_pair.settled or next(answers) for step_pair in pairs_of_row]
             scores.append(self.judged(trajectory, pairs_of_row, verdicts))
         return scores
 

@@ -91,7 +91,8 @@ class Citation(Reward):
         why = ""
         if -1.0 in values:
             index = values.index(-1.0)  # of the check; the step itself is the next one
-            previous, step = trajectory.steps[index], trajectory.steps[index + 1]
+            previous = trajectory.steps[index]
+            step = trajectory.steps[index + 1]
             why = f"step {index + 2}: {_problem(previous, step, checks[index])}"
         parts: dict[str, Any] = {"applies": True}
         for place, name in enumerate(CHECKS):

@@ -62,16 +62,18 @@ class CitationStatesFact(JudgedReward):
 
     def pairs(self, trajectory: Trajectory) -> list[StepPair]:
         pairs = []
-        valid, context = step_validity(trajectory), world_context(trajectory.meta)
+        valid = step_validity(trajectory)
+        context = world_context(trajectory.meta)
         for number, (previous, step) in enumerate(pairwise(trajectory.steps), start=2):
-            if valid[number - 2] and step.helpful:
-                query = query_of(previous)
-                cited = passages(
-                    passage for passage in supporting(previous) if passage.id in step.refs
-                )
-                settled = None if query else Verdict(0.0, False, "the call asks for nothing")
-                pair = Pair(cited, query, trajectory.question or "", "states", context)
-                pairs.append(StepPair(number, pair, settled))
+            if not valid[number - 2] or not step.helpful:
+                continue
+            query = query_of(previous)
+            cited = [passage for passage in supporting(previous) if passage.id in step.refs]
+            pair = Pair(passages(cited), query, trajectory.question or "", "states", context)
+            settled = None
+            if not query:
+                settled = Verdict(0.0, False, "the call asks for nothing")
+            pairs.append(StepPair(number, pair, settled))
         return pairs
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import chain
 from typing import ClassVar
 
 import msgspec
@@ -68,7 +69,8 @@ class CitationSupport(JudgedReward):
     }
 
     def pairs(self, trajectory: Trajectory) -> list[StepPair]:
-        step, context = len(trajectory.steps), world_context(trajectory.meta)
+        step = len(trajectory.steps)
+        context = world_context(trajectory.meta)
         pairs: list[StepPair] = []
         if results_unknown(trajectory) or is_unread_report(trajectory):
             return pairs
@@ -109,8 +111,11 @@ class CitationSupport(JudgedReward):
         parts = {**score.parts, "texts": texts, "unread": unread}
         if score.value is None:
             return Score(None, score.why, parts)
-        against = [text for text, verdict in zip(texts, verdicts, strict=True) if not verdict.label]
-        why = f"not carried by what it cites: {against[0]!r}" if against else ""
+        why = ""
+        for text, verdict in zip(texts, verdicts, strict=True):
+            if not verdict.label:
+                why = f"not carried by what it cites: {text!r}"
+                break
         # without steps: what the whole answer earned is not the last step's alone
         return Score(score.value, why, parts)
 
@@ -133,7 +138,8 @@ def _premise(sentence: Sentence, trajectory: Trajectory) -> str:
 
 def _has_text(sentence: Sentence) -> bool:
     """Whether what a sentence cites was returned with a text."""
-    return any(passage.text.strip() for source in sentence.sources for passage in source.passages)
+    cited = chain.from_iterable(source.passages for source in sentence.sources)
+    return any(passage.text.strip() for passage in cited)
 
 
 def _was_returned(sentence: Sentence, unknown: Set[str]) -> bool:

@@ -63,7 +63,8 @@ def says_none(trajectory: Trajectory) -> bool:
         >>> [says_none(Trajectory(answer=answer)) for answer in answers]
         [True, True, False]
     """
-    answer, compared = answer_of(trajectory), short_answer(trajectory)
+    answer = answer_of(trajectory)
+    compared = short_answer(trajectory)
     # An answer that says nothing but how sure the agent is does not say that there is none
     claims = answer_forms.claimed(answer).strip() or answer
     return declines(claims) and (compared == answer or declines(compared))

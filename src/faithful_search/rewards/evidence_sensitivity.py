@@ -179,10 +179,9 @@ class EvidenceSensitivity(PolicyReward):
         self, answers_by_trajectory: "Sequence[Sequence[_Answered]]"
     ) -> dict[bool, float]:
         """The mean move of yes-cases (`True`) and of no-cases over the batch of all processes."""
-        moves_here = [
-            (answer.probe.yes_case, answer.move)
-            for answer in chain.from_iterable(answers_by_trajectory)
-        ]
+        moves_here: list[tuple[bool, float]] = []
+        for answer in chain.from_iterable(answers_by_trajectory):
+            moves_here.append((answer.probe.yes_case, answer.move))
         moves: defaultdict[bool, list[float]] = defaultdict(list)
         for yes_case, move in self.gather(moves_here):
             moves[yes_case].append(move)

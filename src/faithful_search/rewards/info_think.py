@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from ..citations import without_marks
 from ..judges.base import Pair, Verdict
-from ..trajectory import Trajectory
+from ..trajectory import Step, Trajectory
 from .base import Column, JudgedReward, Result, StepPair
 from .turns import asks_for_thoughts, returned, thought
 
@@ -62,19 +62,22 @@ class InfoThink(JudgedReward):
 
     def pairs(self, trajectory: Trajectory) -> list[StepPair]:
         pairs: list[StepPair] = []
-        thinks, step = asks_for_thoughts(trajectory.dialect), 1
+        should_think = self.unthinking and asks_for_thoughts(trajectory.dialect)
+        number = 1  # of the first step after the turn
         for turn, after in pairwise(trajectory.turns):
-            step += len(turn)
-            premise, hypothesis = returned(turn), without_marks(thought(after), trajectory)
+            number += len(turn)
+            premise = returned(turn)
+            hypothesis = without_marks(thought(after), trajectory)
             pair = Pair(premise, hypothesis, trajectory.question or "", "info_think")
-            acts = any(
-                step_after.call is not None or step_after.answer is not None for step_after in after
-            )
-            if hypothesis and any(
-                map(str.isalnum, premise)
-            ):  # "..." is a response that was left out
-                pairs.append(StepPair(step, pair))
+            says_something = any(map(str.isalnum, premise))  # "..." is a response left out
+            if hypothesis and says_something:
+                pairs.append(StepPair(number, pair))
             # the paper skips these, which pays for not thinking
-            elif premise and not hypothesis and acts and thinks and self.unthinking:
-                pairs.append(StepPair(step, pair, UNTHINKING))
+            elif premise and not hypothesis and should_think and any(map(_acts, after)):
+                pairs.append(StepPair(number, pair, UNTHINKING))
         return pairs
+
+
+def _acts(step: Step) -> bool:
+    """Whether a step calls a tool or answers."""
+    return step.call is not None or step.answer is not None

@@ -75,8 +75,11 @@ class Adaptive:
             raise ConfigError(f"Adaptive: fixed must be in [0, 1], not {self.fixed}")
 
     def bind(self, **resources: Any) -> Self:
-        process, outcome = self.process.bind(**resources), self.outcome.bind(**resources)
-        return dataclasses.replace(self, process=process, outcome=outcome)
+        return dataclasses.replace(
+            self,
+            process=self.process.bind(**resources),
+            outcome=self.outcome.bind(**resources),
+        )
 
     def alpha(self, ema: float | None) -> float:
         """The weight of the process at an EMA of the outcome. `None`, before any batch, counts as
@@ -156,8 +159,10 @@ class Warmup:
                 raise ConfigError(
                     f"{bound!r} is neither a number of steps (20) nor of epochs (1.5ep)"
                 )
-            steps, epochs = match["steps"], match["epochs"]
-            bounds.append(int(steps) if steps else int(float(epochs) * steps_per_epoch + 0.5))
+            if match["steps"]:
+                bounds.append(int(match["steps"]))
+            else:
+                bounds.append(int(float(match["epochs"]) * steps_per_epoch + 0.5))
         return cls(tuple(parts), *bounds)
 
     def ramp(self, part: str, step: int) -> float:
@@ -290,12 +295,15 @@ class Mix(BatchReward):
             weight = self._full_weight(name)
             # A part counts 0 before its warm-up, and where it is for right answers only
             ends = [0.0, self.absent.get(name, 0.0)]
-            for reward in part.scored if isinstance(part, Adaptive) else [part]:
+            rewards_of_part = part.scored if isinstance(part, Adaptive) else [part]
+            for reward in rewards_of_part:
                 ends += reward.range
             weighted_ends = [weight * end for end in ends]
             least += min(weighted_ends)
             most += max(weighted_ends)
-        return (least, most) if self.gate is None else (min(least, INVALID), most)
+        if self.gate is not None:
+            least = min(least, INVALID)
+        return least, most
 
     def bind(self, **resources: Any) -> Self:
         # The parts are in a mapping, where `Reward.bind` does not look; it binds the gate.
@@ -338,12 +346,14 @@ class Mix(BatchReward):
         """
         values = [value for value in outcomes if value is not None]
         missing = len(outcomes) - len(values)
-        ema = state.ema
-        if self._adaptive is not None and values and missing <= MOST_MISSING * len(outcomes):
-            mean = sum(values) / len(values)
-            beta = self._adaptive.beta
-            ema = mean if ema is None else beta * ema + (1 - beta) * mean
-        return MixState(ema, state.step + 1 if step is None else step)
+        next_step = state.step + 1 if step is None else step
+        if self._adaptive is None or not values or missing > MOST_MISSING * len(outcomes):
+            return MixState(state.ema, next_step)
+        mean = sum(values) / len(values)
+        if state.ema is None:
+            return MixState(mean, next_step)
+        beta = self._adaptive.beta
+        return MixState(beta * state.ema + (1 - beta) * mean, next_step)
 
     def state_at(self, step: int) -> MixState:
         """The state for rollouts of a step, where nothing adapts to the batch.
@@ -368,7 +378,8 @@ class Mix(BatchReward):
 
     def combine(self, components: Sequence[ComponentScores], state: MixState) -> list[Score]:
         """One score a row; `parts` has each component's value, and `alpha`."""
-        alpha, weights = self.alpha(state), self.weights_at(state.step)
+        alpha = self.alpha(state)
+        weights = self.weights_at(state.step)
         return [self._combine_row(row, weights, alpha) for row in components]
 
     def weights_at(self, step: int) -> dict[str, float]:
@@ -430,9 +441,8 @@ class Mix(BatchReward):
         part = self.parts[name]
         if not isinstance(part, Adaptive):
             return [(name, 1.0)]
-        # there is an alpha where a part is adaptive
-        shares = part.shares(cast(float, alpha))
-        return [(reward.name, share) for reward, share in shares]
+        alpha = cast(float, alpha)  # there is one where a part is adaptive
+        return [(reward.name, share) for reward, share in part.shares(alpha)]
 
     def _is_right(self, row: ComponentScores) -> bool | None:
         """Whether the row's answer is right; `None` where nobody knows."""
@@ -480,8 +490,11 @@ def _invalid(gate: Score, values: dict[str, Any]) -> Score:
     """The score of a row that fails the gate. `steps` has the value at each step that failed and
     None elsewhere, so that their mean is the value.
     """
-    blame = tuple(None if step is None or step >= 1.0 else INVALID for step in gate.steps)
-    return Score(INVALID, gate.why, values, blame)
+    blame: list[float | None] = []
+    for step in gate.steps:
+        is_valid = step is None or step >= 1.0
+        blame.append(None if is_valid else INVALID)
+    return Score(INVALID, gate.why, values, tuple(blame))
 
 
 def _missing(name: str, score: Score, values: dict[str, Any]) -> Score:

@@ -122,8 +122,11 @@ def donors_of(
     batch does not matter.
     """
     if snippets:
-        pairs = [("", snippet) if isinstance(snippet, str) else snippet for snippet in snippets]
-        return sorted(Donor("", "", "", title, text) for title, text in pairs)
+        of_corpus: list[Donor] = []
+        for snippet in snippets:
+            title, text = ("", snippet) if isinstance(snippet, str) else snippet
+            of_corpus.append(Donor(question="", query="", tool="", title=title, text=text))
+        return sorted(of_corpus)
     donors: set[Donor] = set()
     for trajectory in trajectories:
         if trajectory.question:
@@ -263,9 +266,19 @@ def _foil(
     """The text of a foil that the response does not hold yet, of `FOIL_TRIES` the nearest in
     length.
     """
-    drawn = [foils.replace(query, passage, rng) for _ in range(FOIL_TRIES)]
-    texts = [foil[1] for foil in drawn if foil and foil[1] not in used_texts]
-    return min(texts, key=lambda text: abs(len(text) - len(passage.text)), default=None)
+    unused_texts = []
+    for _ in range(FOIL_TRIES):
+        foil = foils.replace(query, passage, rng)
+        if foil is None:
+            continue
+        _, text = foil
+        if text not in used_texts:
+            unused_texts.append(text)
+
+    def difference_in_length(text: str) -> int:
+        return abs(len(text) - len(passage.text))
+
+    return min(unused_texts, key=difference_in_length, default=None)
 
 
 class Lured(NamedTuple):
@@ -293,10 +306,11 @@ def lure(
     evidence = list(previous.evidence)
     places = [place for place, passage in enumerate(evidence) if passage.text not in remembered]
     if foil is not None:
-        alike = [place for place in places if evidence[place].title == foil[0]]
+        foil_title, foil_text = foil
+        alike = [place for place in places if evidence[place].title == foil_title]
         if alike:
             place = rng.choice(alike)
-            evidence[place] = msgspec.structs.replace(evidence[place], text=foil[1])
+            evidence[place] = msgspec.structs.replace(evidence[place], text=foil_text)
             return Lured(evidence, place, by_foils=True)
     query = asked_for(previous, question)
     donors = rng.sample(pool, min(TRIES, len(pool)))
@@ -325,9 +339,9 @@ def query_of(step: Step) -> str:
     if step.call is None:
         return ""
     texts: list[str] = []
-    for value in step.call.arguments.values():
-        listed = value if isinstance(value, list) else [value]
-        texts += [text for text in listed if isinstance(text, str)]
+    for argument in step.call.arguments.values():
+        values = argument if isinstance(argument, list) else [argument]
+        texts += [value for value in values if isinstance(value, str)]
     return " ".join(texts).strip()
 
 
@@ -398,9 +412,10 @@ def _rewritten(
     """
     if not donors:
         return None
-    title, url = passage.title, passage.url
+    title = passage.title
     if hidden and hidden.casefold() in title.casefold():
         title = donors[0].title
+    url = passage.url
     if hidden and hidden.casefold() in url.casefold():
         url = donors[0].url or _site_of(url)
     original = passage.text

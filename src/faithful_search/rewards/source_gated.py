@@ -101,11 +101,13 @@ class SourceGated(BatchReward):
         outcomes = self.outcome.score_batch(trajectories)
         by_rule = list(map(self._by_rule, trajectories, outcomes))
         rows = [row for row, score in enumerate(by_rule) if score is None]
-        by_judge = self._by_judge(
-            [trajectories[row] for row in rows], [outcomes[row] for row in rows]
-        )
-        remaining = iter(by_judge)
-        return [score or next(remaining) for score in by_rule]
+        open_trajectories = [trajectories[row] for row in rows]
+        open_outcomes = [outcomes[row] for row in rows]
+        by_judge = iter(self._by_judge(open_trajectories, open_outcomes))
+        scores: list[Score] = []
+        for score in by_rule:
+            scores.append(next(by_judge) if score is None else score)
+        return scores
 
     def _by_rule(self, trajectory: Trajectory, outcome: Score) -> Score | None:
         """The score where no judge need be asked for it, else `None`."""
@@ -126,13 +128,13 @@ class SourceGated(BatchReward):
                 return Score(0.0, why)
         answer = normalize(short_answer(trajectory))
         if answer == UNKNOWN:
-            has_called = any(step.call for step in trajectory.steps)
-            why = "" if has_called else "no tool was asked"
-            return Score(float(has_called), why)
+            if any(step.call for step in trajectory.steps):
+                return Score(1.0)
+            return Score(0.0, "no tool was asked")
         if self.support.judge.lexical and _says_yes_or_no(answer, trajectory.answers):
-            has_evidence = bool(self.support.evidence_for(trajectory))
-            why = "" if has_evidence else f"{answer!r} rests on no evidence"
-            return Score(float(has_evidence), why)
+            if self.support.evidence_for(trajectory):
+                return Score(1.0)
+            return Score(0.0, f"{answer!r} rests on no evidence")
         return None
 
     def _by_judge(
@@ -144,21 +146,21 @@ class SourceGated(BatchReward):
         for trajectory in trajectories:
             answer = short_answer(trajectory)
             answers_alone.append(msgspec.structs.replace(trajectory, answer=answer))
-        earned = self._earned(answers_alone, outcomes)
+        earned_scores = self._earned(answers_alone, outcomes)
         to_judge = []
-        for trajectory, earned_by_row in zip(answers_alone, earned, strict=True):
-            if earned_by_row.value:
+        for trajectory, earned in zip(answers_alone, earned_scores, strict=True):
+            if earned.value:
                 to_judge.append(trajectory)
         judged = iter(self.support.score_batch(to_judge))
         scores = []
-        for outcome, earned_by_row in zip(outcomes, earned, strict=True):
-            if earned_by_row.value:
+        for outcome, earned in zip(outcomes, earned_scores, strict=True):
+            if earned.value:
                 support = next(judged)
-            elif earned_by_row.value is None:  # nobody could say whether the claims are right
-                support = Score(None, earned_by_row.why)
+            elif earned.value is None:  # nobody could say whether the claims are right
+                support = Score(None, earned.why)
             else:
                 support = Score(0.0, "the right words stand in no claim of the answer")
-            scores.append(_gated(outcome, earned_by_row, support))
+            scores.append(_gated(outcome, earned, support))
         return scores
 
     def _earned(self, trajectories: Sequence[Trajectory], outcomes: Sequence[Score]) -> list[Score]:

@@ -76,10 +76,10 @@ def returned(turn: Turn) -> str:
 
 def passages(evidence: Iterable[Evidence]) -> str:
     """Titles and texts, a blank line between two passages."""
-    return "\n\n".join(
-        f"{passage.title}\n{passage.text}" if passage.title else passage.text
-        for passage in evidence
-    )
+    texts = []
+    for passage in evidence:
+        texts.append(f"{passage.title}\n{passage.text}" if passage.title else passage.text)
+    return "\n\n".join(texts)
 
 
 def call_words(call: ToolCall) -> str:
