@@ -11,7 +11,7 @@ from yaml.constructor import ConstructorError, SafeConstructor
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 from .text import shortened
-from .yaml_files import MOST_SHOWN
+from .yaml_kinds import MOST_SHOWN
 
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What PyYAML raises for values that its tags do not allow, such as `2024-13-45` or `!!bool x`."""

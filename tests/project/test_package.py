@@ -38,6 +38,7 @@ LAYERS = (
         "loose_json",
         "yaml_files",
         "yaml_loaders",
+        "yaml_kinds",
         "trajectory",
         "tasks",
         "suites",

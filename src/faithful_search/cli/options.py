@@ -19,7 +19,8 @@ from ..flags import at_home, old_name_line
 from ..judges import Judge
 from ..judges.arguments import JudgeArguments
 from ..wire.redact import redact
-from ..yaml_files import check_kind, load_yaml
+from ..yaml_files import load_yaml
+from ..yaml_kinds import check_kind
 
 UNFINISHED, UNMET, INTERRUPTED = 3, 4, 130
 SHOWN = 5

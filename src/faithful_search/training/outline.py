@@ -39,7 +39,7 @@ class FieldSource:
 
     @property
     def kind(self) -> Any:
-        """The type that the annotation says, as `yaml_files.check_kind` takes it. One that YAML has
+        """The type that the annotation says, as `yaml_kinds.check_kind` takes it. One that YAML has
         no values of, such as an enumeration, is `object`.
         """
         kinds: list[Any] = []

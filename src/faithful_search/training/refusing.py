@@ -16,7 +16,8 @@ from ..errors import ConfigError, DataError, needs
 from ..flags import at_home, old_name_line
 from ..measure.ledger import lock
 from ..rollout.outside import check_outside
-from ..yaml_files import check_kind, load_yaml
+from ..yaml_files import load_yaml
+from ..yaml_kinds import check_kind
 from .outline import FieldSource, settings_in
 from .run_folder import LOCK, check_unowned
 
@@ -91,9 +92,9 @@ def read_call(argv: Sequence[str] | None, default: Path | None) -> RecipeCall:
         path = Path(value if equals else flags.pop(0))
     settings: dict[str, Any] = {}
     places: dict[str, Path] = {}
-    for file, said in _files_of(path) if path else []:
-        settings |= said
-        places |= dict.fromkeys(said, file)
+    for file, settings_of_file in _files_of(path) if path else []:
+        settings |= settings_of_file
+        places |= dict.fromkeys(settings_of_file, file)
     environment = settings.pop("env", {})
     if environment:
         check_kind(f"{places['env']}: env", environment, dict)
@@ -152,8 +153,8 @@ def read_config(path: str | Path) -> dict[str, Any]:
     cannot be read.
     """
     settings: dict[str, Any] = {}
-    for _, said in _files_of(Path(path)):
-        settings |= said
+    for _, settings_of_file in _files_of(Path(path)):
+        settings |= settings_of_file
     return settings
 
 
