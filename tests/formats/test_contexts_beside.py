@@ -53,6 +53,7 @@ UNCERTAIN: dict[str, dict[str, Any]] = {
     "a text": {"messages": CHAT, "context": BORN},
     "HotpotQA's": {"messages": CHAT, "context": {"title": ["Ada"], "sentences": [[BORN]]}},
     "of an unknown form": {"messages": CHAT, "retrieved_contexts": [{"words": BORN}]},
+    "documents of an unknown form": {"messages": CHAT, "retrieved_docs": [{"words": BORN}]},
     "two questions": {"messages": AGAIN, "retrieved_contexts": [BORN]},
     "another result": {"messages": with_result("Nobody."), "retrieved_contexts": [BORN]},
     "an agent that writes tags": {"messages": IN_TAGS, "retrieved_contexts": [BORN]},
@@ -73,6 +74,10 @@ def test_other_contexts_are_counted(row):
 @pytest.mark.parametrize("content", [BORN, [{"type": "search_result", "content": BORN}]])
 def test_contexts_that_a_tool_returned_are_not_counted_again(content):
     assert unread({"messages": with_result(content), "retrieved_contexts": [BORN]}) == []
+
+
+def test_another_list_of_such_a_name_is_nothing():
+    assert unread({"messages": CHAT, "documents": [{"path": "ada.pdf"}]}) == []
 
 
 @pytest.mark.parametrize("cell", [[], "", None, {}, True])

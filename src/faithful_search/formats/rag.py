@@ -71,6 +71,9 @@ def with_contexts(chat: Chat, row: Mapping[str, Any]) -> Chat:
         if not cell or not isinstance(cell, str | list | Mapping):
             continue
         contexts = _read_contexts([cell] if text(cell) and _listed(cell) is None else cell)
+        is_certain = _says_retrieved(name) or "context" in name.lower()
+        if contexts is None and not is_certain:
+            continue  # something else may be called so, as `chunks` of a stream
         conversation = read_messages(messages)
         if contexts is not None and _are_returned(contexts, conversation):
             continue
