@@ -203,12 +203,12 @@ def compare(
             means, count = _means_over_seeds(seeds, name, window)
             # shifted by one after each round of colours: no pair of both twice in 32 settings
             style = STYLES[(number + number // len(PALETTE)) % len(STYLES)]
-            label_text = f"{label} ({count} seed{'s' if count != 1 else ''})"
-            lines += _banded(label_text, number, means, shaded, linestyle=style)
-        label_text = _label(name)
+            noun = "seed" if count == 1 else "seeds"
+            lines += _banded(f"{label} ({count} {noun})", number, means, shaded, linestyle=style)
+        axis_label = _label(name)
         if name.startswith(_RATIO):
-            label_text = f"share of calls, {label_text}"
-        panels.append(Panel(label_text, lines, wanted=name, legend=name == metrics[0]))
+            axis_label = f"share of calls, {axis_label}"
+        panels.append(Panel(axis_label, lines, wanted=name, legend=name == metrics[0]))
     title = "Mean over seeds, 95 % interval" if shaded else "Mean over seeds"
     legend_height = 0.6 + 0.21 * len(histories)  # inches
     panel_height = 3.6 if len(metrics) == 1 else 2.6
@@ -266,7 +266,7 @@ def lines(
                     points[place] = interval
             intervals += points.values()
             curves += _banded(label, number, points, marker="o")
-        are_shares = all(0 <= bound <= 1 for interval in intervals for bound in interval)
+        are_shares = all(0 <= bound <= 1 for bound in chain.from_iterable(intervals))
         panel = Panel(
             _label(metric),
             curves,
@@ -540,20 +540,26 @@ def _draw(
                 axis.axhline(value, color=DARK, linestyle=":", label=level_label)
             else:
                 axis.axhline(value, color=DARK, linewidth=0.8)
-        for line in panel.lines:
-            if line.raw is not None:
-                # points, where a line of one or two steps could not be seen
-                faint = {"alpha": 0.22, "linewidth": 0.8, "marker": "." if len(line.x) < 3 else ""}
-                axis.plot(line.x, line.raw, color=line.look["color"], **faint)
-            axis.plot(line.x, line.y, **line.look)
-            if line.band is not None:
-                axis.fill_between(
-                    line.x, *line.band, color=line.look["color"], alpha=0.15, linewidth=0
-                )
-        _finish(axis, panel.label, title if axis is axes[0] else "", panel.limits, panel.legend)
+        for curve in panel.lines:
+            _draw_curve(axis, curve)
+        title_here = title if axis is axes[0] else ""
+        _finish(axis, panel.label, title_here, panel.limits, panel.legend)
     axes[-1].set_xlabel(below)
     axes[-1].locator_params(axis="x", integer=below == STEP)  # there is no half step
     return _save(figure, path)
+
+
+def _draw_curve(axis: Any, curve: Curve) -> None:
+    """Draw a line over its band, and light behind it what it smooths."""
+    colour = curve.look["color"]
+    if curve.raw is not None:
+        # points, where a line of one or two steps could not be seen
+        marker = "." if len(curve.x) < 3 else ""
+        axis.plot(curve.x, curve.raw, color=colour, alpha=0.22, linewidth=0.8, marker=marker)
+    axis.plot(curve.x, curve.y, **curve.look)
+    if curve.band is not None:
+        low, high = curve.band
+        axis.fill_between(curve.x, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
 def _canvas(heights: Sequence[float], height: float) -> tuple[Any, list[Any]]:

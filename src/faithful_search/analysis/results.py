@@ -19,9 +19,12 @@ from .figures import reward_curves, stability_curves, tool_curves
 
 def next_steps(record: Record) -> list[str]:
     """Commands that show what came of a run."""
-    out, after = shlex.quote(record.folder), record.after
-    question = after.trajectories[0].question if after and after.trajectories else None
-    quoted = shlex.quote(as_line(question or "your question"))
+    out = shlex.quote(record.folder)
+    after = record.after
+    question = "your question"
+    if after and after.trajectories:
+        question = after.trajectories[0].question or question
+    quoted = shlex.quote(as_line(question))
     lines = [f"faithful-search ask {quoted} --model {out}"]
     if record.before and after:
         both = " ".join(shlex.quote(f"{record.folder}#{side}") for side in ("before", "after"))

@@ -90,8 +90,10 @@ def _marks(template: Any) -> Iterator[str]:
     """The marks that a template writes, or several of them; none of it is run."""
     from jinja2 import Environment, TemplateError
 
-    if isinstance(template, Mapping | list):
-        for each in template.values() if isinstance(template, Mapping) else template:
+    if isinstance(template, Mapping):
+        template = list(template.values())
+    if isinstance(template, list):
+        for each in template:
             yield from _marks(each.get("template") if isinstance(each, Mapping) else each)
         return
     if not isinstance(template, str):

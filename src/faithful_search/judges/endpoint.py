@@ -175,10 +175,10 @@ class EndpointJudge(Judge, Writer):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the settings alone, without `on_progress` and runtime state."""
-        settings = {
-            setting.name: getattr(self, setting.name) for setting in fields(self) if setting.init
-        }
-        return partial(type(self), **settings | {"on_progress": None}), ()
+        names = [setting.name for setting in fields(self) if setting.init]
+        settings = {name: getattr(self, name) for name in names}
+        settings["on_progress"] = None
+        return partial(type(self), **settings), ()
 
     @property
     def name(self) -> str:
@@ -206,13 +206,14 @@ class EndpointJudge(Judge, Writer):
 
     @cached_property
     def _cache(self) -> Cache | None:
+        if self.cache is None:
+            return None
         if self.cache != "auto":
-            return None if self.cache is None else Cache(self.cache)
+            return Cache(self.cache)
         from huggingface_hub import cached_assets_path
 
-        return Cache(
-            cached_assets_path("faithful_search", namespace="judges") / "judgements.sqlite"
-        )
+        folder = cached_assets_path("faithful_search", namespace="judges")
+        return Cache(folder / "judgements.sqlite")
 
     @cached_property
     def _fence(self) -> Fence:
@@ -332,13 +333,11 @@ class EndpointJudge(Judge, Writer):
         filled with these texts.
         """
         messages = prompt.fill({name: self._fenced(text) for name, text in texts.items()})
-        limit = self.max_tokens
-        if limit is not None:
-            limit += _TOKENS_PER_CLAIM * len(members)
-        if writes and limit is not None:
-            # A model that reasons before a label reasons before a text, too.
-            limit = None if self.write_tokens is None else max(self.write_tokens, limit)
-        sampling = {"temperature": self.temperature, "seed": self.seed, "max_tokens": limit}
+        sampling = {
+            "temperature": self.temperature,
+            "seed": self.seed,
+            "max_tokens": self._most_tokens(writes, len(members)),
+        }
         body = {name: value for name, value in sampling.items() if value is not None}
         body.update(self.extra_body)
         key = key_of(
@@ -350,6 +349,16 @@ class EndpointJudge(Judge, Writer):
             constrained="none" if writes or members else "auto",
         )
         return Question(key=key, messages=messages, body=body, writes=writes, members=members)
+
+    def _most_tokens(self, writes: bool, claims: int) -> int | None:
+        """The largest number of tokens of a text, or of labels; `None` sets no limit."""
+        if self.max_tokens is None:
+            return None
+        limit = self.max_tokens + _TOKENS_PER_CLAIM * claims
+        if not writes:
+            return limit
+        # A model that reasons before a label reasons before a text, too.
+        return None if self.write_tokens is None else max(self.write_tokens, limit)
 
     def _answers(
         self, questions: Sequence[Question], groups: Sequence[Question] = ()
@@ -528,7 +537,8 @@ class _Batch:
         """Ask the questions, several at once. The first one finds out what the server accepts; the
         others wait for it, but not while it is retried.
         """
-        judge, first = self._judge, questions[0]
+        judge = self._judge
+        first = questions[0]
         server_is_known = asyncio.Event()
         is_known = judge._ladder.settled if first.one_label else judge._llm.has_answered
         if self.stopped_by is not None or is_known:
@@ -574,13 +584,12 @@ class _Batch:
             if self._judge.on_progress is not None:
                 self._judge.on_progress(self._times_asked[question.key])
             return
-        member_answers = [answer] * len(question.members)
-        if answer.labels:
-            member_answers = [
-                JudgeAnswer(p=float(label), label=label, together=True) for label in answer.labels
-            ]
-        for member, member_answer in zip(question.members, member_answers, strict=True):
-            self._settle(member, member_answer)
+        if not answer.labels:  # without an answer for all of them
+            for member in question.members:
+                self._settle(member, answer)
+            return
+        for member, label in zip(question.members, answer.labels, strict=True):
+            self._settle(member, JudgeAnswer(p=float(label), label=label, together=True))
 
 
 def _with_groups(

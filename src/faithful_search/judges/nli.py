@@ -70,9 +70,7 @@ class NLIJudge(ReadoutJudge):
         if not inputs:
             return []
         if is_seq2seq(self.architecture):
-            texts = [
-                f"premise: {premise} hypothesis: {hypothesis}" for premise, hypothesis, _ in inputs
-            ]
+            texts = [f"premise: {each.premise} hypothesis: {each.hypothesis}" for each in inputs]
             encoded = self.tokenizer(texts, verbose=False, **PLAIN)
         else:
             premises = [each.premise for each in inputs]
@@ -80,7 +78,10 @@ class NLIJudge(ReadoutJudge):
             # A window's length is a sum over its parts, which may have fewer tokens than the whole
             cut = {"truncation": "only_first", "max_length": self.limit} if self.limit else {}
             encoded = self.tokenizer(premises, hypotheses, **cut, **PLAIN)
-        return [{key: values[row] for key, values in encoded.items()} for row in range(len(inputs))]
+        rows = []
+        for row in range(len(inputs)):
+            rows.append({key: values[row] for key, values in encoded.items()})
+        return rows
 
     def make_readout(self) -> Readout:
         if is_seq2seq(self.architecture):

@@ -204,7 +204,8 @@ class WindowedJudge(Judge, ABC):
         readings = iter(self.read(flat) if flat else ())
         verdicts = []
         for inputs, note in zip(inputs_by_pair, notes, strict=True):
-            verdicts.append(self._verdict(list(islice(readings, len(inputs))), note))
+            readings_of_pair = list(islice(readings, len(inputs)))
+            verdicts.append(self._verdict(readings_of_pair, note))
         return verdicts
 
     def _verdict(self, readings: Sequence[WindowReading], note: str) -> Verdict:
@@ -229,18 +230,20 @@ class WindowedJudge(Judge, ABC):
 
     def padded(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[list[int], Any]]:
         """Batches of rows of similar lengths: their numbers, and their tokens as tensors."""
-        for batch in batches([len(row["input_ids"]) for row in rows], self.batch_tokens):
-            tokens = self.tokenizer.pad([rows[row] for row in batch], return_tensors="pt")
-            yield batch, tokens.to(self.model.device)
+        lengths = [len(row["input_ids"]) for row in rows]
+        for numbers in batches(lengths, self.batch_tokens):
+            chosen = [rows[number] for number in numbers]
+            tokens = self.tokenizer.pad(chosen, return_tensors="pt")
+            yield numbers, tokens.to(self.model.device)
 
     def _inputs(self, pairs: Sequence[Pair]) -> tuple[list[list[Input]], list[str]]:
         """The inputs of each pair; and what was cut off, or why there are none."""
         inputs_by_pair: list[list[Input]] = []
         notes = []
         for pair in pairs:
-            premise, hypothesis, question = map(
-                self._plain, (pair.premise, pair.hypothesis, pair.question)
-            )
+            premise = self._plain(pair.premise)
+            hypothesis = self._plain(pair.hypothesis)
+            question = self._plain(pair.question)
             if not hypothesis.strip():
                 inputs_by_pair.append([])
                 notes.append("there is nothing to judge")

@@ -300,11 +300,11 @@ def _refuse_other_rows(rows: RowSource, log: ScoreLog, source: PathLike, folder:
     """Raise `ConfigError` where the log has scores of rows that are not there any more: it is the
     audit of another file, and these would be lost.
     """
-    before, lost = log.scored_before, len(log.scored_but_not_in(rows))
+    lost = len(log.scored_but_not_in(rows))
     if lost:
         raise ConfigError(
-            f"{folder} holds the audit of another file: {lost} of its {before} rows are not in "
-            f"{source}: {_INSTEAD}"
+            f"{folder} holds the audit of another file: {lost} of its {log.scored_before} rows are "
+            f"not in {source}: {_INSTEAD}"
         )
 
 

@@ -60,11 +60,11 @@ def claims_of(trajectory: Trajectory, judge: Judge | None = None) -> list[Claim]
             return [Claim(trajectory.answer or "", None, judge=judge.name, why=why)]
     pairs = [step_pair.pair for step_pair in step_pairs]
     evidence = distinct(trajectory)
-    pairs_of_passages = [
-        msgspec.structs.replace(pair, premise=passages([passage]))
-        for pair in pairs
-        for passage in evidence
-    ]
+    pairs_of_passages = []
+    for pair in pairs:
+        for passage in evidence:
+            alone = msgspec.structs.replace(pair, premise=passages([passage]))
+            pairs_of_passages.append(alone)
     # All at once, since a served judge answers them concurrently
     verdicts = iter(ask(judge, [*pairs, *pairs_of_passages]))
     verdicts_on_pairs = [next(verdicts) for _ in pairs]

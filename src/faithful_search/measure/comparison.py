@@ -99,24 +99,25 @@ class Comparison(msgspec.Struct, frozen=True):
 
     def title(self, place: int) -> str:
         """A heading for the later side number `place`, counted from 0."""
-        name, shared = self.names[place + 1], self.shared[place]
-        return f"{name} against {self.names[0]}, on {shared:,} shared questions"
+        first_name, *later_names = self.names
+        questions = f"{self.shared[place]:,} shared questions"
+        return f"{later_names[place]} against {first_name}, on {questions}"
 
     def clear(self, place: int) -> dict[str, dict[str, Estimate]]:
         """The clear differences of the later side number `place`, by meaning (`MEANINGS`) and by
         metric.
         """
         by_meaning: dict[str, dict[str, Estimate]] = {word: {} for word in MEANINGS}
-        for metric, differences in self.differences.items():
-            word = meaning(metric, differences[place])
+        for metric, change in self._column(place).items():
+            word = meaning(metric, change)
             if word:
-                by_meaning[word][metric] = differences[place]
+                by_meaning[word][metric] = change
         return {word: changes for word, changes in by_meaning.items() if changes}
 
     def unclear(self, place: int) -> str:
         """A sentence with the number of metrics that do not differ clearly; empty where all do."""
-        column = [differences[place] for differences in self.differences.values()]
-        comparable = [change for change in column if change.value is not None]
+        changes = self._column(place).values()
+        comparable = [change for change in changes if change.value is not None]
         count = sum(not is_clear(change) for change in comparable)
         if comparable and not count:
             return ""
@@ -139,7 +140,7 @@ class Comparison(msgspec.Struct, frozen=True):
         """The metrics whose difference on the later side number `place` is clear after Holm's
         correction over all metrics.
         """
-        column = {metric: changes[place] for metric, changes in self.differences.items()}
+        column = self._column(place)
         return [metric for metric in clear_after_holm(column) if is_clear(column[metric])]
 
     def marked(self, metric: str, place: int) -> str:
@@ -166,21 +167,24 @@ class Comparison(msgspec.Struct, frozen=True):
         return lines
 
     def __str__(self) -> str:
-        parts = [self._summary(place) for place in range(len(self.shared))]
-        parts.append(aligned(self.table()))
-        below = filter(None, [PAIRED, self.chance(), warning(self.rows), *self.notes])
-        parts.append("\n".join(map(as_line, below)))
-        return "\n\n".join(parts)
+        summaries = [self._summary(place) for place in range(len(self.shared))]
+        table = aligned(self.table())
+        below = [PAIRED, self.chance(), warning(self.rows), *self.notes]
+        sentences = [as_line(sentence) for sentence in below if sentence]
+        return "\n\n".join([*summaries, table, "\n".join(sentences)])
+
+    def _column(self, place: int) -> dict[str, Estimate]:
+        """The differences of the later side number `place`, by metric."""
+        return {metric: changes[place] for metric, changes in self.differences.items()}
 
     def _summary(self, place: int) -> str:
         lines = [as_line(self.title(place))]
         for word, changes_of_word in self.clear(place).items():
             lines.append(f"  {word}:")
-            cells = [
-                [f"    {metric}", interval(change, sign=True), asks(metric)]
-                for metric, change in changes_of_word.items()
-            ]
-            lines += columns(cells)
+            rows = []
+            for metric, change in changes_of_word.items():
+                rows.append([f"    {metric}", interval(change, sign=True), asks(metric)])
+            lines += columns(rows)
         unclear = self.unclear(place)
         if unclear:
             lines.append(f"  {as_line(unclear)}")
@@ -197,7 +201,9 @@ def open_sides(paths: Sequence[PathLike]) -> list[Side]:
     Raises `DataError` for anything else, and `ConfigError` with fewer than two sides or for one
     that is named twice.
     """
-    sides = [side for path in paths for side in _sides(str(path))]
+    sides: list[Side] = []
+    for path in paths:
+        sides += _sides(str(path))
     if len(sides) < 2:
         raise ConfigError(
             f"nothing to compare {sides[0].name} with: name another audit or evaluation"
@@ -236,12 +242,15 @@ def compare(sides: Sequence[Side]) -> Comparison:
         if nameless:
             notes.append(f"{side.name}: {nameless:,} rows without question and id are in no pair")
     runs = [side.evaluation for side in sides]
-    metrics = dict.fromkeys(metric for run in runs for metric in run.rows)
+    metrics = dict.fromkeys(chain.from_iterable(run.rows for run in runs))
+    rows: dict[str, list[Estimate]] = {}
+    for metric in metrics:
+        rows[metric] = [run.rows.get(metric, NOTHING) for run in runs]
     return Comparison(
         names=[side.name for side in sides],
         questions=[len(questions_of_side) for questions_of_side in questions],
         shared=shared,
-        rows={metric: [run.rows.get(metric, NOTHING) for run in runs] for metric in metrics},
+        rows=rows,
         differences={metric: _differences(runs, metric) for metric in metrics},
         notes=notes,
         tool_calls=[run.calls_by_tool() for run in runs],
@@ -264,10 +273,14 @@ def _differences(runs: Sequence[Evaluation], metric: str) -> list[Estimate]:
     the rows that the judge answered are not a fair sample.
     """
     first, *later = runs
+    mean_of_first = first.rows.get(metric, NOTHING).value
     estimates = []
     for run in later:
-        values = (first.rows.get(metric, NOTHING).value, run.rows.get(metric, NOTHING).value)
-        estimates.append(NOTHING if None in values else difference(first, run, metric))
+        mean = run.rows.get(metric, NOTHING).value
+        if mean_of_first is None or mean is None:
+            estimates.append(NOTHING)
+        else:
+            estimates.append(difference(first, run, metric))
     return estimates
 
 
@@ -291,15 +304,17 @@ def changes(sides: Sequence[Side], metric: str) -> list[ChangedQuestion]:
     fell = [(change, question) for change, question in moves if change < 0][:SHOWN]
     rose = [(change, question) for change, question in moves if change > 0][-SHOWN:]
     rows_of_sides = [_rows_of(side) for side in sides]
-    return [
-        ChangedQuestion(
-            question=question,
-            change=change,
-            values=[means.get(question) for means in means_of_sides],
-            rows=[rows.get(question, []) for rows in rows_of_sides],
+    changed = []
+    for change, question in (*fell, *reversed(rose)):
+        changed.append(
+            ChangedQuestion(
+                question=question,
+                change=change,
+                values=[means.get(question) for means in means_of_sides],
+                rows=[rows.get(question, []) for rows in rows_of_sides],
+            )
         )
-        for change, question in (*fell, *reversed(rose))
-    ]
+    return changed
 
 
 def _rows_of(side: Side) -> dict[str, list[int]]:
@@ -363,14 +378,16 @@ def _evaluations(
     """The evaluations in a `metrics.json` by name, or only the one that is called
     `evaluation_name`. What else the file holds is left out.
     """
-    try:
-        return {
-            name: Evaluation.from_dict(value)
-            for name, value in metrics.items()
-            if isinstance(value, Mapping) and "values" in value and evaluation_name in ("", name)
-        }
-    except ValueError as error:
-        raise DataError(f"{file}: no evaluations ({error})") from error
+    evaluations: dict[str, Evaluation] = {}
+    for name, value in metrics.items():
+        is_evaluation = isinstance(value, Mapping) and "values" in value
+        if not is_evaluation or evaluation_name not in ("", name):
+            continue
+        try:
+            evaluations[name] = Evaluation.from_dict(value)
+        except ValueError as error:
+            raise DataError(f"{file}: no evaluations ({error})") from error
+    return evaluations
 
 
 def _audit(folder: Path) -> Side:

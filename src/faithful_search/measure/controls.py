@@ -81,7 +81,8 @@ def control_tasks(tasks: Sequence[Task], limit: int = QUESTIONS) -> list[Task]:
     """The first `limit` different questions, first changed and then blocked, each `under` its
     condition. Questions that are not the bundled world's are left out.
     """
-    first = list({task.id: task for task in tasks}.values())[:limit]
+    different = {task.id: task for task in tasks}
+    first = list(different.values())[:limit]
     makers = {CHANGED: CounterfactualWorld(bundled_world()).change, BLOCKED: blocked_in_world}
     controls = []
     for condition, make in makers.items():
@@ -131,9 +132,7 @@ def blocked_by_passages(tasks: Sequence[Task], corpus: Iterable[Evidence]) -> di
         for title in task.supporting_titles:
             tasks_by_title[title_key(title)].add(task.id)
         if not (task.supporting_ids or task.supporting_titles):
-            answers = {normalize(answer, "pokee") for answer in task.answers}
-            answers -= {"", "yes", "no"}  # which stand in most passages
-            phrases_by_task[task.id] = [f" {answer} " for answer in answers]  # whole words
+            phrases_by_task[task.id] = _phrases_of_answers(task)
     gold_texts: dict[str, list[str]] = defaultdict(list)
     for passage in corpus:
         gold_for = tasks_by_source.get(passage.source, set())
@@ -147,6 +146,13 @@ def blocked_by_passages(tasks: Sequence[Task], corpus: Iterable[Evidence]) -> di
         for task_id in gold_for:
             gold_texts[task_id].append(passage.text)
     return {task.id: _without(task, gold_texts[task.id]) for task in tasks if task.id in gold_texts}
+
+
+def _phrases_of_answers(task: Task) -> list[str]:
+    """The normalised gold answers between blanks, by which they are found as whole words."""
+    answers = {normalize(answer, "pokee") for answer in task.answers}
+    answers -= {"", "yes", "no"}  # which stand in most passages
+    return [f" {answer} " for answer in answers]
 
 
 class Closed(Toolbox):
@@ -198,11 +204,13 @@ def compared(
     is whether the answer is that of `before`. Of an answer in a box or another form, what it says
     is compared. A value is `None` where it does not apply.
     """
-    silent = names_nothing(before)
-    same = None if silent else exact_match(short_answer(rollout), [short_answer(before)])
     is_recalled = recalled(rollout, before, right)
+    same = memory = None
+    if not names_nothing(before):
+        same = exact_match(short_answer(rollout), [short_answer(before)])
+        memory = float(is_recalled)
     if condition != CHANGED:
-        return {SAME: same, MEMORY: None if silent else float(is_recalled)}
+        return {SAME: same, MEMORY: memory}
     follows = right(short_answer(rollout), rollout.answers)
     follow_rate = None  # the answer is neither what the evidence says nor what was remembered
     if follows:
@@ -450,10 +458,7 @@ def compare(
     rows = {}
     differences = {}
     for condition, columns in values.items():
-        rows[condition] = {
-            metric: mean_ci([*column.values()], bounds=(0.0, 1.0))
-            for metric, column in columns.items()
-        }
+        rows[condition] = {metric: _mean(column) for metric, column in columns.items()}
         if condition != OPEN:
             differences[condition] = {
                 metric: paired_difference(values[OPEN][metric], columns[metric])
@@ -468,21 +473,18 @@ def compare(
     )
 
 
+def _mean(column: Mapping[Hashable, float]) -> Estimate:
+    """The mean over questions of values from 0 to 1."""
+    return mean_ci(list(column.values()), bounds=(0.0, 1.0))
+
+
 def _sentence(values: Mapping[str, Values]) -> str:
     """The result in words: how many answers did without the evidence, and how many followed it."""
     parts = []
-    without = next((name for name in (BLOCKED, CLOSED) if name in values), None)
-    if without is not None:
-        repeated = values[without][RIGHT]
-        right = [id for id, value in values[OPEN][RIGHT].items() if value == 1 and id in repeated]
-        if right:
-            again = sum(repeated[id] == 1 for id in right)
-            parts.append(
-                f"{again / len(right):.0%} of the right answers were given without the evidence "
-                f"too: {again} of {len(right)} were right {_WITHOUT[without]}."
-            )
-        else:
-            parts.append("No answer was right, so none can be missed without evidence.")
+    if BLOCKED in values:
+        parts.append(_right_again(values, BLOCKED))
+    elif CLOSED in values:
+        parts.append(_right_again(values, CLOSED))
     follows = list(values.get(CHANGED, {}).get(FOLLOW, {}).values())
     if follows:
         followed = round(sum(follows))
@@ -492,3 +494,20 @@ def _sentence(values: Mapping[str, Values]) -> str:
             "are not counted)."
         )
     return " ".join(parts) or "Nothing to compare: ask under another condition than open."
+
+
+def _right_again(values: Mapping[str, Values], condition: str) -> str:
+    """How many of the right answers were right under a condition without the evidence, too."""
+    without_evidence = values[condition][RIGHT]
+    right = 0
+    again = 0
+    for question, value in values[OPEN][RIGHT].items():
+        if value == 1 and question in without_evidence:
+            right += 1
+            again += without_evidence[question] == 1
+    if not right:
+        return "No answer was right, so none can be missed without evidence."
+    return (
+        f"{again / right:.0%} of the right answers were given without the evidence too: "
+        f"{again} of {right} were right {_WITHOUT[condition]}."
+    )

@@ -3,7 +3,6 @@
 import gzip
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +15,7 @@ from ..errors import ConfigError, DataError, reason_of
 from ..reading.files import STDIN, PathLike, inside, is_named_as_data, local_file
 from ..reading.rows import RowSource
 from ..reading.settings import ReadingSettings
-from ..trajectory import Step, Trajectory
+from ..trajectory import Citation, Evidence, Step, ToolCall, Trajectory
 from ..wire.files import replacing
 from ..wire.redact import redact
 from .documents import Converted, Document, documents_of
@@ -92,16 +91,20 @@ def convert(
                 _write_files(folder, chain([first], files))
         except OSError as error:
             raise DataError(f"cannot write {out}: {reason_of(error)}") from error
-    conversion.unread += [rows.error] if rows.error else []
+    if rows.error:
+        conversion.unread.append(rows.error)
     return conversion
 
 
 def _write_lines(out: Path, files: Iterable[tuple[str, bytes]]) -> None:
-    with replacing(out) as partial, ExitStack() as stack:
-        file: Any = stack.enter_context(partial.open("wb"))
-        if out.suffix == ".gz":  # without a time, so that equal rows make equal files
-            file = stack.enter_context(gzip.GzipFile(out.stem, "wb", fileobj=file, mtime=0))
-        file.writelines(data for _, data in files)
+    lines = (data for _, data in files)
+    with replacing(out) as partial, partial.open("wb") as file:
+        if out.suffix != ".gz":
+            file.writelines(lines)
+            return
+        # Without a time, so that equal rows make equal files
+        with gzip.GzipFile(out.stem, "wb", fileobj=file, mtime=0) as packed:
+            packed.writelines(lines)
 
 
 def _write_files(folder: Path, files: Iterable[tuple[str, bytes]]) -> None:
@@ -151,10 +154,16 @@ def _written(
             conversion.secrets.append(document.row)
         conversion.written += 1
         result = clean if scrub else made
-        lines, ending = (result, ".jsonl") if isinstance(result, list) else ([result], ".json")
         # The number keeps the order and tells equal ids apart; file systems take 255 bytes
         name = _UNSAFE.sub("-", f"{document.row:06}-{document.trajectory.id}").strip("-.")[:100]
-        yield f"{name}{ending}", b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+        if isinstance(result, list):
+            yield f"{name}.jsonl", b"".join(map(_line, result))
+        else:
+            yield f"{name}.json", _line(result)
+
+
+def _line(value: Any) -> bytes:
+    return msgspec.json.encode(value) + b"\n"
 
 
 def atif(document: Document) -> dict[str, Any]:
@@ -162,9 +171,9 @@ def atif(document: Document) -> dict[str, Any]:
     turn the agent's.
     """
     source = document.trajectory
-    steps: list[dict[str, Any]] = (
-        [] if source.question is None else [{"source": "user", "message": source.question}]
-    )
+    steps: list[dict[str, Any]] = []
+    if source.question is not None:
+        steps.append({"source": "user", "message": source.question})
     for think, calls, answer in _turns(source):
         step: dict[str, Any] = {"source": "agent", "message": answer or ""}
         if think:
@@ -189,9 +198,9 @@ def atif(document: Document) -> dict[str, Any]:
 def openai(document: Document) -> dict[str, Any]:
     """OpenAI's chat messages, beside them what an audit looks for: id, question, answers."""
     source = document.trajectory
-    messages: list[dict[str, Any]] = (
-        [] if source.question is None else [{"role": "user", "content": source.question}]
-    )
+    messages: list[dict[str, Any]] = []
+    if source.question is not None:
+        messages.append({"role": "user", "content": source.question})
     for (think, calls, answer), steps in zip(_turns(source), source.turns, strict=True):
         message: dict[str, Any] = {"role": "assistant", "content": answer or ""}
         if think:
@@ -200,32 +209,32 @@ def openai(document: Document) -> dict[str, Any]:
         if annotations:
             message["annotations"] = annotations
         if calls:
-            message["tool_calls"] = [
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": _json(call.arguments)},
-                }
-                for call in calls
-            ]
+            message["tool_calls"] = [_openai_call(call) for call in calls]
         messages.append(message)
-        messages += [
-            {"role": "tool", "tool_call_id": call.id, "content": call.response} for call in calls
-        ]
-    row = {
+        for call in calls:
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": call.response})
+    return {
         "id": document.name,
         "question": source.question,
         "answers": list(source.answers),
         "messages": messages,
+        "metadata": document.metadata,
     }
-    return {**row, "metadata": document.metadata}
+
+
+def _openai_call(call: "_ExportedCall") -> dict[str, Any]:
+    function = {"name": call.name, "arguments": _json(call.arguments)}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 def _annotations(steps: Sequence[Step]) -> list[dict[str, Any]]:
     """What an API sent about the sources of a turn's answer, in the form that OpenAI has for it."""
-    cited = (one for step in steps if step.answer is not None for one in step.citations)
+    citations: list[Citation] = []
+    for step in steps:
+        if step.answer is not None:
+            citations += step.citations
     annotations = []
-    for citation in cited:
+    for citation in citations:
         kind, name = "file_citation", "file_id"
         if is_address(citation.target):
             kind, name = "url_citation", "url"
@@ -305,13 +314,12 @@ def trajectory(document: Document) -> dict[str, Any]:
     """Our own trajectory, as `fs.read_jsonl` reads it; scores and reasons are in its `meta`, as in
     an evaluation's.
     """
-    source = document.trajectory
-    scores_and_reasons = (
-        {"scores": document.scores, "reasons": document.reasons} if document.scores else {}
-    )
-    made: dict[str, Any] = msgspec.to_builtins(
-        msgspec.structs.replace(source, meta={**source.meta, **scores_and_reasons})
-    )
+    meta = dict(document.trajectory.meta)
+    if document.scores:
+        meta["scores"] = document.scores
+        meta["reasons"] = document.reasons
+    source = msgspec.structs.replace(document.trajectory, meta=meta)
+    made: dict[str, Any] = msgspec.to_builtins(source)
     return made
 
 
@@ -347,37 +355,40 @@ def _turns(trajectory: Trajectory) -> Iterator[tuple[str, list[_ExportedCall], s
     """
     count = 0
     for steps in trajectory.turns:
-        calls = []
+        calls: list[_ExportedCall] = []
         for step in steps:
             if step.call is not None:
                 count += 1
-                # What could not be parsed goes along as it was written
-                arguments = step.call.arguments or (
-                    {"raw": step.call.raw} if step.call.raw.strip() else {}
-                )
-                passages = [
-                    {
-                        "id": passage.id,
-                        "title": passage.title,
-                        "url": passage.url,
-                        "text": passage.text,
-                    }
-                    for passage in step.evidence
-                ]
-                texts = [
-                    {name: text for name, text in passage.items() if text or name == "text"}
-                    for passage in passages
-                ]
-                beside = [{"note": step.note}] if texts and step.note else []
-                response = _json([*texts, *beside]) if texts else step.note
-                failed = not texts and bool(step.note)
-                calls.append(
-                    _ExportedCall(
-                        f"call_{count}", step.call.name or UNKNOWN, arguments, response, failed
-                    )
-                )
+                calls.append(_exported(step.call, step, f"call_{count}"))
         answer = next((step.answer for step in steps if step.answer is not None), None)
         yield (steps[0].think or "").strip(), calls, answer
+
+
+def _exported(call: ToolCall, step: Step, id: str) -> _ExportedCall:
+    """The call of a step, with what it returned."""
+    arguments = call.arguments
+    if not arguments and call.raw.strip():
+        arguments = {"raw": call.raw}  # what could not be parsed goes along as it was written
+    response = step.note
+    if step.evidence:
+        entries = [_passage(passage) for passage in step.evidence]
+        if step.note:
+            entries.append({"note": step.note})
+        response = _json(entries)
+    return _ExportedCall(
+        id=id,
+        name=call.name or UNKNOWN,
+        arguments=arguments,
+        response=response,
+        failed=not step.evidence and bool(step.note),
+    )
+
+
+def _passage(passage: Evidence) -> dict[str, str]:
+    """The fields of a passage that are not empty, and its text."""
+    fields = {"id": passage.id, "title": passage.title, "url": passage.url}
+    entry = {name: value for name, value in fields.items() if value}
+    return {**entry, "text": passage.text}
 
 
 def _json(value: Any) -> str:

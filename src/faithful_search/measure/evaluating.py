@@ -278,20 +278,20 @@ def evaluate_rollouts(
             bar.update(1)
     # `Verdicts` has no value for a single rollout: its results come from all rollouts together
     seen = scores.pop(GAP, [])
-    values = {
-        name: [rewards[name].measure(score) for score in column] for name, column in scores.items()
-    }
+    values: dict[str, list[float | None]] = {}
+    for name, scores_of_metric in scores.items():
+        values[name] = list(map(rewards[name].measure, scores_of_metric))
     calls = [tool_counts([rollout]) for rollout in trajectories]
     endings = [_ending(rollout) for rollout in trajectories]
-    for ending in ("answered", "answered_forced") if forced else ("answered",):
-        values[ending] = [float(ending == actual) for actual in endings]
+    values["answered"] = [float(ending == "answered") for ending in endings]
+    if forced:
+        values["answered_forced"] = [float(ending == "answered_forced") for ending in endings]
     values["calls"] = [float(counts.total()) for counts in calls]
     values |= control_values(trajectories, questions, controls)
     if unremembered is not None and "exact_match" in values:
-        values[EM_UNREMEMBERED] = [
-            value if question in unremembered else None
-            for value, question in zip(values["exact_match"], questions, strict=True)
-        ]
+        values[EM_UNREMEMBERED] = []
+        for value, question in zip(values["exact_match"], questions, strict=True):
+            values[EM_UNREMEMBERED].append(value if question in unremembered else None)
     scored = _with_scores(trajectories, values, scores)
     # The values from here on are of other rollouts than these
     if blind:
@@ -310,7 +310,9 @@ def evaluate_rollouts(
             finite_bounds[name] = bounds[name]
     if GAP in rewards:
         rows |= verdict_rows(seen, questions)
-    tool_calls = {tool: [counts[tool] for counts in calls] for tool in tools}
+    tool_calls: dict[str, list[int]] = {}
+    for tool in tools:
+        tool_calls[tool] = [counts[tool] for counts in calls]
     if len(tools) > 1:
         rows[ENTROPY] = pooled_estimate(tool_calls, POOLED_ENTROPY, questions)
     return Evaluation(

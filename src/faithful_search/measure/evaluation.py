@@ -237,7 +237,8 @@ def run_episodes(
         if missing:
             ended = dict(zip(missing, agent.run(missing.values(), on_end=keep), strict=True))
     # Rollouts that failed were not kept, so that they are run again the next time
-    return [done[name] if name in done else ended[name] for name in named]
+    rollouts = {**ended, **done}
+    return [rollouts[name] for name in named]
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):

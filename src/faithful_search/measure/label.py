@@ -204,7 +204,8 @@ def files_of(files: Sequence[PathLike]) -> dict[Path, File]:
         )
     sources: dict[Path, File] = {}
     for path in map(local_file, files):
-        for file in inside(path) if path.is_dir() else [path]:
+        files_of_path = inside(path) if path.is_dir() else [path]
+        for file in files_of_path:
             sources.setdefault(file, File.of(file))
     return sources
 

@@ -90,7 +90,8 @@ def send(documents: Iterable[Document]) -> SentScores:
     """
     address = next(filter(None, map(os.environ.get, ADDRESSES)), CLOUD).rstrip("/")
     headers = {"Authorization": f"Basic {_credentials()}"}
-    http, background = Http(timeout=60.0), Background()
+    http = Http(timeout=60.0)
+    background = Background()
     outcome = SentScores()
     try:
         for events_at_once in chunks(_events(documents, outcome), AT_ONCE):

@@ -78,7 +78,8 @@ class TrajectoryMetric(evaluate.Metric):
     ) -> None:
         """Add one trajectory."""
         # `evaluate.combine` adds single rows under the plural names
-        row = {"predictions": prediction, "references": reference, "questions": question} | plural
+        row = {"predictions": prediction, "references": reference, "questions": question}
+        row |= plural
         self.add_batch(**{name: [value] for name, value in row.items()})
 
     def add_batch(
@@ -97,16 +98,9 @@ class TrajectoryMetric(evaluate.Metric):
             raise ConfigError(
                 "predictions is one conversation, not a list of them: pass predictions=[messages]"
             )
-        columns = [rows]
-        for name, column in (("references", references), ("questions", questions)):
-            if column is not None and (
-                isinstance(column, (str, bytes)) or len(column) != len(rows)
-            ):
-                raise ConfigError(
-                    f"give a list {name}=[…] with one for each of the {len(rows)} predictions"
-                )
-            columns.append([None] * len(rows) if column is None else column)
-        self._added += zip(*columns, strict=True)
+        references = _column("references", references, len(rows))
+        questions = _column("questions", questions, len(rows))
+        self._added += zip(rows, references, questions, strict=True)
 
     def compute(
         self,
@@ -134,7 +128,8 @@ class TrajectoryMetric(evaluate.Metric):
         if predictions is not None:
             self.add_batch(predictions=predictions, references=references, questions=questions)
         # Emptied now, so that the next `compute()` begins anew after an error, too
-        added, self._added = self._added, []
+        added = self._added
+        self._added = []
         judge = _judge(judge, judge_model, judge_url, judge_options)
         if isinstance(policy, (str, os.PathLike)):
             policy = open_policy(str(policy), "a policy")
@@ -181,10 +176,12 @@ class TrajectoryMetric(evaluate.Metric):
         any; `None` if no judge is asked.
         """
         # `Correctness` has a judge, too, without being a JudgedReward
-        used = [vars(reward).get("judge") for reward in rewards.values()]
-        judge = next((judge for judge in used if judge is not None), None)
-        if judge is None or not isinstance(judge, Writer):
-            return None if judge is None else str(judge.name)
+        judges_of_rewards = [vars(reward).get("judge") for reward in rewards.values()]
+        judge = next((judge for judge in judges_of_rewards if judge is not None), None)
+        if judge is None:
+            return None
+        if not isinstance(judge, Writer):
+            return str(judge.name)
         prompts = [prompting.load(name).id for name in self.prompts]
         return " ".join([judge.name, *prompts])
 
@@ -195,6 +192,15 @@ def tool_figures(audit: Audit) -> dict[str, Any]:
     """
     entropy = _flat("tool_entropy", audit.tools.entropy, audit.n)
     return entropy | {"tool_calls": audit.tools.counts, "tool_ratios": audit.tools.ratios}
+
+
+def _column(name: str, column: Any, rows: int) -> Sequence[Any]:
+    """A column of the arguments of `add_batch`, with one entry for each row."""
+    if column is None:
+        return [None] * rows
+    if isinstance(column, (str, bytes)) or len(column) != rows:
+        raise ConfigError(f"give a list {name}=[…] with one for each of the {rows} predictions")
+    return list(column)
 
 
 def _judge(

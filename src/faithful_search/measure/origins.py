@@ -145,7 +145,10 @@ def _calls(trajectory: Trajectory) -> Score:
 
 def _texts_of(turn: Turn) -> list[str]:
     """What the agent wrote in a turn."""
-    return [text for step in turn for text in written(step)]
+    texts: list[str] = []
+    for step in turn:
+        texts += written(step)
+    return texts
 
 
 def _can_be_traced(trajectory: Trajectory) -> bool:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,7 +151,8 @@ def score_by_rubric(
         )
         write_metrics(folder / PROVENANCE, msgspec.to_builtins(record))
     if not any(file.pairs for file in record.files):
-        why = next((why for file in record.files for why in file.reasons), "the files are empty")
+        reasons_of_files = chain.from_iterable(file.reasons for file in record.files)
+        why = next(reasons_of_files, "the files are empty")
         raise DataError(f"no trajectory with a reference answer in the files: {why}")
     return record
 

@@ -40,7 +40,6 @@ from .stats import (
     are_nearly_alike,
     are_shares,
     as_table,
-    by_name,
     difference_ci,
     jackknife,
     mean_ci,
@@ -115,9 +114,13 @@ def macro_over_seeds(runs_by_set: Sequence[Sequence[Evaluation]], metric: str) -
         )
     if not are_comparable(chain.from_iterable(runs_by_set), metric):
         return NOTHING
-    tables = [crossed(runs, metric) for runs in runs_by_set]
-    present = [table for table in tables if table is not None]
-    return mean_of_sets(present) if len(present) == len(tables) else NOTHING
+    tables: list[Crossed] = []
+    for runs in runs_by_set:
+        table = crossed(runs, metric)
+        if table is None:
+            return NOTHING
+        tables.append(table)
+    return mean_of_sets(tables)
 
 
 def difference_over_seeds(
@@ -181,12 +184,16 @@ def mean_of_sets(tables: Sequence[Crossed]) -> Estimate:
     """The mean over runs and over sets of questions, each set with the same weight. The sets have
     the same runs, in the same order.
     """
-    means_of_runs = np.mean([table.values.mean(axis=1) for table in tables], axis=0)
-    residual = sum(_residual(table.values) for table in tables) / len(tables) ** 2
-    by_set = {str(place): _over_questions(table) for place, table in enumerate(tables)}
+    estimates: dict[str, Estimate] = {}
+    means_by_set: list[Floats] = []
+    residual = 0.0
+    for place, table in enumerate(tables):
+        estimates[str(place)] = _over_questions(table)
+        means_by_set.append(table.values.mean(axis=1))
+        residual += _residual(table.values)
+    spread = _spread(np.mean(means_by_set, axis=0), residual / len(tables) ** 2)
     least, most = np.mean([table.bounds for table in tables], axis=0)
-    spread = _spread(means_of_runs, residual)
-    return _widened(macro_mean(by_set), [spread], (float(least), float(most)))
+    return _widened(macro_mean(estimates), [spread], (float(least), float(most)))
 
 
 def difference_of_tables(first: Crossed, second: Crossed) -> Estimate:
@@ -242,9 +249,13 @@ def crossed(
         rows.append(row)
     with_value = np.any([row.with_value for row in rows], axis=0)
     shares = may_be_shares(runs, metric) and all(row.shares for row in rows)
-    bounds = (0.0, 1.0) if shares else bounds_of(runs, metric)
     if metric in POOLED:
-        bounds = POOLED[metric][1].bounds
+        _, pooled = POOLED[metric]
+        bounds = pooled.bounds
+    elif shares:
+        bounds = (0.0, 1.0)
+    else:
+        bounds = bounds_of(runs, metric)
     return Crossed(
         values=np.array([row.values for row in rows]),
         n=int(with_value.sum()),
@@ -298,7 +309,9 @@ def _by_question(run: Evaluation, metric: str, questions: Sequence[str]) -> _Row
     if metric in POOLED:
         return _pseudo_values(run, metric, questions)
     column = run.values.get(metric, [])
-    means = question_means(run.questions, column) if column else {}
+    if not column:
+        return None
+    means = question_means(run.questions, column)
     if not means:
         return None
     with_value = np.array([question in means for question in questions], dtype=np.bool_)
@@ -327,11 +340,7 @@ def _pseudo_values(run: Evaluation, metric: str, questions: Sequence[str]) -> _R
     # Questions that only other runs were asked may come last, and their sums are zeros
     sums = np.zeros((len(questions), table.shape[1]))
     sums[: units.max() + 1] = sums_by_unit(table, units)
-
-    def statistic(sums: Floats) -> Floats:
-        return pooled.function(by_name(columns, sums))
-
-    value, pseudo_values = jackknife(sums, statistic)
+    value, pseudo_values = jackknife(sums, pooled.of_tables(columns))
     if math.isnan(value) or np.isnan(pseudo_values).any():
         return None
     with_value: NDArray[np.bool_] = np.any(sums, axis=1)

@@ -67,9 +67,13 @@ def macro_mean(estimates: Mapping[str, Estimate]) -> MacroMean:
     if rows:
         value = math.fsum(row.value or 0.0 for row in rows) / len(rows)
     if value is not None and all(row.low is not None for row in rows):
-        below = [(row.value or 0.0) - (row.low or 0.0) for row in rows]
-        above = [(row.high or 0.0) - (row.value or 0.0) for row in rows]
-        stderrs = [row.stderr or 0.0 for row in rows]
+        below: list[float] = []
+        above: list[float] = []
+        stderrs: list[float] = []
+        for row in rows:
+            below.append((row.value or 0.0) - (row.low or 0.0))
+            above.append((row.high or 0.0) - (row.value or 0.0))
+            stderrs.append(row.stderr or 0.0)
         low = value - math.hypot(*below) / len(rows)
         high = value + math.hypot(*above) / len(rows)
         stderr = math.hypot(*stderrs) / len(rows)
@@ -118,10 +122,9 @@ class SuiteResults(Measured, msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         """Tables with a row for each set: answers, faithfulness, and why episodes failed."""
         measured = [name for name, mean in self.macro.items() if mean.sets]
-        groups = {
-            f"answers{mean_at(self.samples)}": [name for name in ANSWERS if name in measured],
-            "faithfulness": [name for name in measured if name.startswith(FAITHFULNESS)],
-        }
+        answers = [name for name in ANSWERS if name in measured]
+        faithfulness = [name for name in measured if name.startswith(FAITHFULNESS)]
+        groups = {f"answers{mean_at(self.samples)}": answers, "faithfulness": faithfulness}
         parts = []
         for title, metrics in groups.items():
             for metrics_of_table in chunks(metrics, COLUMNS):

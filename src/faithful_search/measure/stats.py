@@ -140,7 +140,8 @@ def wilson(share: float, n: float) -> tuple[float, float]:
     z = NormalDist().inv_cdf(0.975)
     shrinkage = 1 + z * z / n
     middle = (share + z * z / (2 * n)) / shrinkage
-    half = z / shrinkage * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    variance = share * (1 - share) / n + z * z / (4 * n * n)
+    half = z / shrinkage * math.sqrt(variance)
     # Exactly 0 and 1 at the ends, which rounding would miss by a little
     low = 0.0 if share == 0 else middle - half
     high = 1.0 if share == 1 else middle + half
@@ -320,6 +321,15 @@ class Pooled(NamedTuple):
     extremes: Extremes
     bounds: tuple[float, float]
 
+    def of_tables(self, keys: Iterable[Any]) -> Callable[[Floats], Floats]:
+        """The function for sums in a table, (draws, k), whose columns have these keys."""
+        names = list(keys)
+
+        def function(sums: Floats) -> Floats:
+            return self.function(by_name(names, sums))
+
+        return function
+
 
 def pooled_estimate(columns: Columns, pooled: Pooled, questions: Clusters) -> Estimate:
     """The statistic of all rollouts, with the interval of its jackknife over questions, cut off at
@@ -328,13 +338,10 @@ def pooled_estimate(columns: Columns, pooled: Pooled, questions: Clusters) -> Es
     sums, not_applicable = _sums_by_question(columns, questions)
     if not len(sums):
         return msgspec.structs.replace(NOTHING, not_applicable=not_applicable)
-
-    def statistic(sums: Floats) -> Floats:
-        return pooled.function(by_name(columns, sums))
-
     made_up = _made_up(columns, sums, pooled.extremes)
-    estimate = cut(_jackknifed(sums, made_up, statistic), *pooled.bounds)
-    return msgspec.structs.replace(estimate, not_applicable=not_applicable)
+    estimate = _jackknifed(sums, made_up, pooled.of_tables(columns))
+    least, most = pooled.bounds
+    return msgspec.structs.replace(cut(estimate, least, most), not_applicable=not_applicable)
 
 
 def are_nearly_alike(columns: Columns, pooled: Pooled, questions: Clusters) -> bool:
@@ -344,10 +351,7 @@ def are_nearly_alike(columns: Columns, pooled: Pooled, questions: Clusters) -> b
     sums, _ = _sums_by_question(columns, questions)
     if len(sums) < 2:
         return False
-
-    def statistic(sums: Floats) -> Floats:
-        return pooled.function(by_name(columns, sums))
-
+    statistic = pooled.of_tables(columns)
     made_up = _made_up(columns, sums, pooled.extremes)
     _, pseudo_values = jackknife(sums, statistic)
     _, padded = jackknife(np.vstack([sums, made_up]), statistic)
@@ -359,11 +363,11 @@ def _sums_by_question(columns: Columns, questions: Clusters) -> tuple[Floats, in
     these are.
     """
     table = as_table(columns, list(columns), len(questions))
-    used: NDArray[np.bool_] = np.any(table, axis=1)
+    used_rows = np.flatnonzero(np.any(table, axis=1))
     # Numbered without the others, so that it does not matter in which order they stand
-    of_used = [question for question, is_used in zip(questions, used, strict=True) if is_used]
-    sums = sums_by_unit(table[used], numbered(of_used))
-    return sums, int((~used).sum())
+    questions_of_used = [questions[row] for row in used_rows.tolist()]
+    sums = sums_by_unit(table[used_rows], numbered(questions_of_used))
+    return sums, len(table) - len(used_rows)
 
 
 def pooled_difference(
@@ -392,9 +396,11 @@ def pooled_difference(
     units = numbered([questions[place] for place in places])
     sums = sums_by_unit(table[places], units)
 
+    statistic = pooled.of_tables(keys)
+
     def change(sums: Floats) -> Floats:
         before, after = np.split(sums, 2, axis=1)
-        return pooled.function(by_name(keys, after)) - pooled.function(by_name(keys, before))
+        return statistic(after) - statistic(before)
 
     made_up = _made_up_changes(keys, sums, pooled.extremes)
     least, most = pooled.bounds
@@ -419,7 +425,9 @@ def _made_up(keys: Iterable[Any], sums: Floats, extremes: Extremes) -> Floats:
     """The made-up questions beside those with these sums, (some, k)."""
     names = list(keys)
     means = dict(zip(names, sums.mean(axis=0), strict=True))
-    rows = [[row.get(name, 0.0) for name in names] for row in extremes(means)]
+    rows = []
+    for question in extremes(means):
+        rows.append([question.get(name, 0.0) for name in names])
     return np.array(rows).reshape(len(rows), len(names))
 
 

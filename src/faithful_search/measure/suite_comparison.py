@@ -83,8 +83,8 @@ class SuiteComparison(msgspec.Struct, frozen=True):
         for metric, means in self.macro.items():
             cells = [metric, arrow(metric), *map(interval, means)]
             for place, change in enumerate(self.macro_differences[metric]):
-                after_correction = metric in after_holm[place]
-                cells += [marked(change, after_correction), str(self.wilcoxon[metric][place])]
+                cells.append(marked(change, after_holm=metric in after_holm[place]))
+                cells.append(str(self.wilcoxon[metric][place]))
             lines.append(cells)
         return lines
 
@@ -102,7 +102,8 @@ class SuiteComparison(msgspec.Struct, frozen=True):
         ]
 
     def __str__(self) -> str:
-        return "\n\n".join([aligned(self.table()), "\n".join(map(as_line, self.legend()))])
+        sentences = map(as_line, self.legend())
+        return "\n\n".join([aligned(self.table()), "\n".join(sentences)])
 
     def _paired(self) -> list[str]:
         """For each later side a sentence with the number of questions that it shares with the
@@ -194,10 +195,11 @@ def _check_finished(path: Path) -> None:
 
 def _names(paths: Sequence[str]) -> list[str]:
     """The names of the folders at these paths, which may be those of their `metrics.json`."""
-    folders = [Path(path).resolve() for path in paths]
-    return distinct_names(
-        [folder.parent if folder.name == RESULTS else folder for folder in folders]
-    )
+    folders = []
+    for path in paths:
+        place = Path(path).resolve()
+        folders.append(place.parent if place.name == RESULTS else place)
+    return distinct_names(folders)
 
 
 def compare_suites(sides: Sequence[SuiteSide]) -> SuiteComparison:
@@ -206,7 +208,7 @@ def compare_suites(sides: Sequence[SuiteSide]) -> SuiteComparison:
     Raises `DataError` where they share no set, or no question of one.
     """
     first, *later = sides
-    sets = [name for name in first.results.sets if all(name in side.results.sets for side in later)]
+    sets = _shared_sets(sides)
     if not sets:
         listed = "; ".join(f"{side.name}: {', '.join(side.results.sets)}" for side in sides)
         raise DataError(f"these suites share no question set ({listed})")
@@ -241,6 +243,15 @@ def compare_suites(sides: Sequence[SuiteSide]) -> SuiteComparison:
     )
 
 
+def _shared_sets(sides: Sequence[SuiteSide]) -> list[str]:
+    """The names of the sets that all sides have, in the order of the first side."""
+    first, *later = sides
+    shared = list(first.results.sets)
+    for side in later:
+        shared = [name for name in shared if name in side.results.sets]
+    return shared
+
+
 def _metrics(sides: Sequence[SuiteSide], sets: Sequence[str]) -> list[str]:
     """The metrics that any side has on any of these sets, each once, in order of appearance."""
     metrics: dict[str, None] = {}
@@ -266,7 +277,8 @@ def _changes(
     """The paired difference of a metric on each set; there is none where a side has no mean."""
     changes = {}
     for name in sets:
-        before, after = first.results.sets[name], side.results.sets[name]
+        before = first.results.sets[name]
+        after = side.results.sets[name]
         _check_shared(name, before, after)
         mean_before = before.rows.get(metric, NOTHING).value
         mean_after = after.rows.get(metric, NOTHING).value
@@ -281,8 +293,8 @@ def _shared_questions(first: SuiteSide, side: SuiteSide, sets: Sequence[str]) ->
     """The number of questions that both sides have, by set."""
     counts = {}
     for name in sets:
-        before, after = first.results.sets[name], side.results.sets[name]
-        counts[name] = len(set(before.questions) & set(after.questions))
+        questions_before = set(first.results.sets[name].questions)
+        counts[name] = len(questions_before.intersection(side.results.sets[name].questions))
     return counts
 
 
@@ -296,4 +308,5 @@ def _check_shared(name: str, before: Evaluation, after: Evaluation) -> None:
 
 def _wilcoxon(changes: Mapping[str, Estimate]) -> SignedRank:
     """Wilcoxon's test of the sets' differences, without sets that have none."""
-    return signed_rank([change.value for change in changes.values() if change.value is not None])
+    values = [change.value for change in changes.values()]
+    return signed_rank([value for value in values if value is not None])

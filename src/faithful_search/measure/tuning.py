@@ -43,7 +43,8 @@ def measured_on(metrics: Mapping[str, Any]) -> str:
     """The questions of an evaluation or a training's evaluations, as `QUESTIONS/SPLIT`; empty where
     the content of its `metrics.json` does not say.
     """
-    script, settings = metrics.get("script"), metrics.get("settings")
+    script = metrics.get("script")
+    settings = metrics.get("settings")
     if isinstance(script, Mapping) and "questions" in script:
         return f"{script['questions']}/{script.get('split', '')}"
     if isinstance(settings, Mapping) and "eval_questions" in settings:

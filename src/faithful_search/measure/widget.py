@@ -31,14 +31,12 @@ def explain(
     except FaithfulSearchError as error:
         return str(error), []  # the page shows what is wrong in place of the summary
     details = result["details"][0]
-    rows = [
-        [
-            name,
-            "does not apply" if score["value"] is None else f"{score['value']:.3f}",
-            score["why"],
-        ]
-        for name, score in details["scores"].items()
-    ]
+    rows = []
+    for name, score in details["scores"].items():
+        value = "does not apply"
+        if score["value"] is not None:
+            value = f"{score['value']:.3f}"
+        rows.append([name, value, score["why"]])
     issues = ", ".join(f"{kind} ({count})" for kind, count in details["issues"].items()) or "none"
     judge = result["judge"] or "none needed"
     return (

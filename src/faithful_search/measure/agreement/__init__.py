@@ -416,11 +416,9 @@ def from_scores(
         judge, verdicts_by_place = _recorded(path)
         judge_of_file.append(judge)
         verdicts_of_file.append(verdicts_by_place)
-    common = [
-        place
-        for place in verdicts_of_file[0]
-        if all(place in verdicts_by_place for verdicts_by_place in verdicts_of_file)
-    ]
+    common = list(verdicts_of_file[0])
+    for verdicts_by_place in verdicts_of_file[1:]:
+        common = [place for place in common if place in verdicts_by_place]
     if not common:
         raise DataError(f"no judged pair is in all of: {', '.join(names)}; audit the same file")
     judges = judge_of_file[: len(paths)]
@@ -536,7 +534,9 @@ def _measured(
             result.between.append(_between(first, second, source, part, resampling))
         if len(judges) > 1:
             groups = [pair.group for pair in part]
-            labels = [[pair.verdicts[judge].label for pair in part] for judge in judges]
+            labels = []
+            for judge in judges:
+                labels.append([pair.verdicts[judge].label for pair in part])
             result.among[source] = statistics.fleiss_kappa(labels, groups, **resampling)
     return result
 

@@ -116,9 +116,13 @@ def _test_files(files: Sequence[Path], endings: Sequence[str]) -> list[Path]:
     """
     tests: set[Path] = set()
     for file in files:
-        if file.name.startswith("attributionbench"):
-            tests.update(file.with_name(f"{TEST_FILE}{ending}") for ending in endings)
-    return [file for file in tests.difference(files) if file.exists()]
+        if not file.name.startswith("attributionbench"):
+            continue
+        for ending in endings:
+            test = file.with_name(f"{TEST_FILE}{ending}")
+            if test not in files and test.exists():
+                tests.add(test)
+    return list(tests)
 
 
 def sample(rows: Iterable[Labelled], per_source: int, seed: int = 0) -> list[Labelled]:
@@ -230,7 +234,10 @@ def parse_judges(specs: Iterable[str], trust_remote_code: bool = False) -> Judge
     times: Counter[str] = Counter()
     each_spec: list[str] = []
     for spec in specs:
-        each_spec += PRESETS if spec == "presets" else [spec]
+        if spec == "presets":
+            each_spec += PRESETS
+        else:
+            each_spec.append(spec)
     for spec in each_spec:
         try:
             name, judge = parse_judge(spec, trust_remote_code)

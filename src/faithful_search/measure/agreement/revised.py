@@ -47,7 +47,8 @@ def load(path: PathLike, rows: Iterable[Labelled]) -> dict[str, Revision]:
     for number, line in enumerate(read_rows(path), start=1):
         place = f"{path}, row {number}"
         try:
-            name, label = str(line["id"]), label_of(line["label"])
+            name = str(line["id"])
+            label = label_of(line["label"])
         except KeyError as error:
             raise DataError(f"{place}: no column {error}; it has: {', '.join(line)}") from error
         except ValueError as error:

@@ -189,13 +189,14 @@ def changes(before: Evaluation, after: Evaluation) -> list[str]:
         change = _change_in_words(before, after, right, by_metric[right])
         stem = next(stem for stem in RIGHT if right.startswith(stem))
         lines.append(f"Right: {RIGHTNESS[stem]} in {change}.")
-    largest_first = sorted(clear, key=lambda name: -abs(by_metric[name].value or 0.0))
+
+    def size(name: str) -> float:
+        return abs(by_metric[name].value or 0.0)
+
+    others = [name for name in clear if name != right]
+    others.sort(key=size, reverse=True)
     for word in ("better", "worse"):
-        changed = [
-            name
-            for name in largest_first
-            if name != right and meaning(name, by_metric[name]) == word
-        ]
+        changed = [name for name in others if meaning(name, by_metric[name]) == word]
         shares = [name for name in changed if about(name).good]
         if shares:
             largest = shares[0]
@@ -323,9 +324,13 @@ def evaluation_table(before: Evaluation, after: Evaluation | None, names: tuple[
     over at least six questions and its interval leaves out 0.
     """
     rows = evaluation_rows(before, after, names)
-    legend = "" if after is None else PAIRED
-    below = filter(None, [legend, warning(row[0] for row in rows)])
-    return "\n".join([aligned(rows), *below])
+    lines = [aligned(rows)]
+    if after is not None:
+        lines.append(PAIRED)
+    about_words = warning(row[0] for row in rows)
+    if about_words:
+        lines.append(about_words)
+    return "\n".join(lines)
 
 
 def evaluation_rows(
@@ -340,7 +345,8 @@ def evaluation_rows(
     sides = [f"{name} [95% CI]" for name in names]
     rows = [["metric", "better", *sides, "paired difference [95% CI]", "n"]]
     for metric in dict.fromkeys((*before.rows, *after.rows)):
-        row_before, row_after = before.rows.get(metric), after.rows.get(metric)
+        row_before = before.rows.get(metric)
+        row_after = after.rows.get(metric)
         counts = dict.fromkeys(
             _count(estimate) for estimate in (row_before, row_after) if estimate is not None
         )
@@ -421,6 +427,9 @@ def marked(change: Estimate, after_holm: bool = False) -> str:
 
 
 def _count(estimate: Estimate) -> str:
-    notes = [f"+{estimate.not_applicable} n/a"] if estimate.not_applicable else []
-    notes += [f"+{estimate.abstained} abstained"] if estimate.abstained else []
-    return " ".join([str(estimate.n), *notes])
+    counts = [str(estimate.n)]
+    if estimate.not_applicable:
+        counts.append(f"+{estimate.not_applicable} n/a")
+    if estimate.abstained:
+        counts.append(f"+{estimate.abstained} abstained")
+    return " ".join(counts)

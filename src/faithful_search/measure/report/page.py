@@ -81,11 +81,9 @@ def write(
     """
     trajectories = dict(rollouts)
     values, scores_by_row = _scores(scores, audit, trajectories)
-    limits = {
-        **dict.fromkeys({*audit.rows, *values}, (0.0, 1.0)),
-        "calls": (0.0, math.inf),
-        **audit.bounds,
-    }
+    limits = dict.fromkeys((*audit.rows, *values), (0.0, 1.0))
+    limits["calls"] = (0.0, math.inf)
+    limits |= audit.bounds
     examples: dict[str, str] = {}
     for trajectory in trajectories.values():
         for issue in trajectory.all_issues():
@@ -96,11 +94,12 @@ def write(
     for row, trajectory in trajectories.items():
         scores_of_row = scores_by_row.get(row, {})
         shown.append(fields(row, trajectory, scores_of_row, characters, first))
+    source = Path(str(audit.settings.get("source", "trajectories")))
     return render(
         path,
         "audit.html",
         audit=audit,
-        title=Path(str(audit.settings.get("source", "trajectories"))).name,
+        title=source.name,
         sentences=_sentences_with_views(audit),
         bars={name: _scale(estimate, limits[name]) for name, estimate in audit.rows.items()},
         first=first,
@@ -172,10 +171,11 @@ def write_comparison(path: PathLike, comparison: Comparison, sides: Sequence[Sid
 
 def _summary(comparison: Comparison, place: int) -> dict[str, Any]:
     """The clear differences between the later side number `place` and the first."""
-    groups = {
-        word: [(metric, interval(change, sign=True)) for metric, change in rows.items()]
-        for word, rows in comparison.clear(place).items()
-    }
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for word, clear_changes in comparison.clear(place).items():
+        groups[word] = []
+        for metric, change in clear_changes.items():
+            groups[word].append((metric, interval(change, sign=True)))
     return {
         "title": comparison.title(place),
         "groups": groups,
@@ -218,14 +218,14 @@ def _common_scale(estimates: Sequence[Estimate]) -> tuple[float, float]:
 
 def digest(source: str) -> str:
     """The digest by which the page's security policy allows a style or script."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}"
+    sha256 = hashlib.sha256(source.encode()).digest()
+    return f"sha256-{base64.b64encode(sha256).decode()}"
 
 
 def render(path: PathLike, template: str, **values: Any) -> Path:
     """Write a page from a template of `page_files/`. Raises `DataError` when it cannot be written."""
-    page = environment(arrow=arrow, asks=asks, digest=digest, file=_page_file).get_template(
-        template
-    )
+    templates = environment(arrow=arrow, asks=asks, digest=digest, file=_page_file)
+    page = templates.get_template(template)
     text = page.render(version=__version__, date=date.today().isoformat(), **values)
     # Half a surrogate pair has no form in UTF-8
     return write_whole(Path(path), text.encode("utf-8", "replace"))
@@ -249,14 +249,19 @@ def _histogram(name: str, column: Sequence[float], limits: tuple[float, float]) 
     """The histogram of a metric. `bins` has the bars that are not empty: number, beginning, end,
     and count of values.
     """
-    low = limits[0] if math.isfinite(limits[0]) else min(column)
-    high = limits[1] if math.isfinite(limits[1]) else max(*column, low + 1)
+    low, high = limits
+    if not math.isfinite(low):
+        low = min(column)
+    if not math.isfinite(high):
+        high = max(*column, low + 1)
     step = (high - low) / BINS
-    counts = Counter(min(BINS - 1, max(0, int((value - low) / step))) for value in column)
-    bins = [
-        (place, low + place * step, low + (place + 1) * step, count)
-        for place, count in sorted(counts.items())
-    ]
+    counts: Counter[int] = Counter()
+    for value in column:
+        place = int((value - low) / step)
+        counts[min(BINS - 1, max(0, place))] += 1
+    bins = []
+    for place, count in sorted(counts.items()):
+        bins.append((place, low + place * step, low + (place + 1) * step, count))
     return {
         "name": name,
         "n": len(column),
@@ -319,8 +324,14 @@ def fields(
             applicable[name] = score
         else:
             not_applicable[name] = score
+    chips = []
+    other_chips = []
+    for name, score in applicable.items():
+        if first is None or name in first:
+            chips.append(_chip(name, score))
+        else:
+            other_chips.append(_chip(name, score))
     issues = trajectory.all_issues()
-    chips = [_chip(name, score) for name, score in applicable.items()]
     return {
         "row": row,
         "trajectory": trajectory,
@@ -328,8 +339,8 @@ def fields(
         "issues": sum(issue.kind not in TRANSCRIPT for issue in issues),
         "kinds": sorted({issue.kind for issue in issues})[:MOST],
         "values": {name: score.value for name, score in scores.items()},
-        "chips": [chip for chip in chips if first is None or chip["name"] in first],
-        "others": [chip for chip in chips if first is not None and chip["name"] not in first],
+        "chips": chips,
+        "others": other_chips,
         "reasons": _reasons(applicable),
         "left_out": _reasons(not_applicable),
         "steps": list(_steps(trajectory, text, _marks(scores), row)),
@@ -391,7 +402,8 @@ def _steps(
         if step.call is not None and step.call.name:
             call = text(arguments_of(step.call))
         if step.answer is not None:
-            answer = text(step.answer, f"{reference}\n{citations}" if reference else reference)
+            with_citations = f"{reference}\n{citations}" if reference else reference
+            answer = text(step.answer, with_citations)
         step_sources = sources[:MOST] if number == last_answer else []
         yield {
             "number": number,
@@ -468,9 +480,12 @@ def _reasons(scores: Mapping[str, Score]) -> dict[str, list[str]]:
 
 def arguments_of(call: ToolCall) -> str:
     """The arguments of a call as text: only the query where there is nothing else."""
-    if set(call.arguments) == {"query"} and isinstance(call.arguments["query"], str):
-        return call.arguments["query"]
-    return msgspec.json.encode(call.arguments).decode() if call.arguments else call.raw
+    if not call.arguments:
+        return call.raw
+    query = call.arguments.get("query")
+    if len(call.arguments) == 1 and isinstance(query, str):
+        return query
+    return msgspec.json.encode(call.arguments).decode()
 
 
 def _marks(scores: Mapping[str, Score]) -> dict[int, list[dict[str, Any]]]:
@@ -479,9 +494,10 @@ def _marks(scores: Mapping[str, Score]) -> dict[int, list[dict[str, Any]]]:
     """
     marks: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
     for name, score in scores.items():
-        empty = {"metric": name, "level": "", "p": None, "claim": "", "why": ""}
-        for step, entry in chain(_pair_marks(score), _check_marks(score), _step_marks(score)):
-            marks[step].append({**empty, **entry})
+        marks_of_score = chain(_pair_marks(score), _check_marks(score), _step_marks(score))
+        for step, entry in marks_of_score:
+            mark = {"metric": name, "level": "", "p": None, "claim": "", "why": ""}
+            marks[step].append(mark | entry)
     return dict(marks)
 
 
@@ -489,17 +505,19 @@ def _pair_marks(score: Score) -> Iterator[tuple[int, dict[str, Any]]]:
     """The judge's verdicts on pairs."""
     claims = score.parts.get("texts", ())
     for place, pair in enumerate(score.parts.get("pairs", ())):
-        label, p = pair.get("label"), pair.get("p")
+        label = pair.get("label")
+        p = pair.get("p")
         entry: dict[str, Any] = {
             "shown": "abstained",
             "claim": claims[place] if len(claims) > 1 else "",
             "why": pair.get("why") or "",
         }
         if label is not None:
-            probability = "" if p is None else f" ({p:.2f})"
-            entry["shown"] = ("upheld" if label else "not upheld") + probability
+            entry["shown"] = "upheld" if label else "not upheld"
             entry["level"] = "yes" if label else "no"
             entry["p"] = p
+            if p is not None:
+                entry["shown"] += f" ({p:.2f})"
         yield pair.get("step", 0), entry
 
 

@@ -4,7 +4,7 @@ may stand beside them.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -138,15 +138,7 @@ def _of_sets(comparison: SuiteComparison, metric: str, beside: str | None) -> Pa
     notes = list(comparison.notes)
     if beside is not None:
         paper, table = published(beside, metric)
-        for name, values in table["rows"].items():
-            by_set = dict(zip(table["sets"], map(_published, values), strict=True))
-            cells = [by_set.get(set_name, NOTHING) for set_name in comparison.sets]
-            numbers = [cell.value for cell in cells if cell.value is not None]
-            # A mean of other sets than ours could not be compared with ours
-            mean = NOTHING
-            if len(numbers) == len(cells):
-                mean = _published(sum(numbers) / len(numbers))
-            lines.append(PaperLine(name, [*cells, mean], theirs=paper["paper"]))
+        lines += _lines_of_paper(paper["paper"], table, comparison.sets)
         if table["rows"]:
             notes.append(
                 f"† {paper['paper']}, {table['from']}: the paper's own numbers, not measured here. "
@@ -157,6 +149,21 @@ def _of_sets(comparison: SuiteComparison, metric: str, beside: str | None) -> Pa
             notes.append(f"{paper['paper']} has no numbers of {metric} by question set.")
     direction = about(metric).direction
     return PaperTable(metric, columns, [direction] * len(columns), lines, notes)
+
+
+def _lines_of_paper(paper: str, table: Mapping[str, Any], sets: Sequence[str]) -> list[PaperLine]:
+    """The lines of a paper's own table, with its numbers on these sets and their mean."""
+    lines = []
+    for name, values in table["rows"].items():
+        by_set = dict(zip(table["sets"], map(_published, values), strict=True))
+        cells = [by_set.get(set_name, NOTHING) for set_name in sets]
+        numbers = [cell.value for cell in cells if cell.value is not None]
+        # A mean of other sets than ours could not be compared with ours
+        mean = NOTHING
+        if len(numbers) == len(cells):
+            mean = _published(sum(numbers) / len(numbers))
+        lines.append(PaperLine(name, [*cells, mean], theirs=paper))
+    return lines
 
 
 def _published(value: float | None) -> Estimate:
@@ -201,7 +208,8 @@ def as_markdown_text(paper_tables: Sequence[PaperTable]) -> str:
         lines = [f"**{as_markdown(table.title)}**", "", f"| {' | '.join(columns)} |"]
         lines.append(f"|---{'|---:' * len(table.columns)}|")
         for line in table.lines:
-            cells = [str(as_markdown(line.name)) + (" †" if line.theirs else "")]
+            name = as_markdown(line.name)
+            cells = [f"{name} †" if line.theirs else f"{name}"]
             for place, estimate in enumerate(line.cells):
                 form = "**{}**" if _is_best(table, line, place) else "{}"
                 cells.append(_cell(estimate, form))
@@ -219,22 +227,34 @@ def as_latex(paper_tables: Sequence[PaperTable]) -> str:
     """
     parts = []
     for table in paper_tables:
-        lines = [r"\begin{table*}", r"\centering\small"]
-        lines += [rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule"]
-        lines += [" & ".join(map(_latex, ("method", *table.columns))) + r" \\", r"\midrule"]
+        alignment = "l" + "r" * len(table.columns)
+        header = " & ".join(map(_latex, ("method", *table.columns)))
+        lines = [
+            r"\begin{table*}",
+            r"\centering\small",
+            rf"\begin{{tabular}}{{{alignment}}}",
+            r"\toprule",
+            rf"{header} \\",
+            r"\midrule",
+        ]
         has_rule = False  # between our rows and those of a paper
         for line in table.lines:
             if line.theirs and not has_rule:
                 lines.append(r"\midrule")
                 has_rule = True
-            cells = [_latex(line.name) + (r"$^\dagger$" if line.theirs else "")]
+            name = _latex(line.name)
+            cells = [rf"{name}$^\dagger$" if line.theirs else name]
             for place, estimate in enumerate(line.cells):
                 form = r"\textbf{{{}}}" if _is_best(table, line, place) else "{}"
                 cells.append(_narrow_cell(estimate, form))
             lines.append(" & ".join(cells) + r" \\")
-        lines += [r"\bottomrule", r"\end{tabular}"]
         caption = " ".join([f"{table.title}. {HALF}", *table.notes])
-        lines += [rf"\caption{{{_latex(caption)}}}", r"\end{table*}"]
+        lines += [
+            r"\bottomrule",
+            r"\end{tabular}",
+            rf"\caption{{{_latex(caption)}}}",
+            r"\end{table*}",
+        ]
         parts.append("\n".join(lines))
     return "% needs \\usepackage{booktabs}\n" + "\n\n".join(parts) + "\n"
 
