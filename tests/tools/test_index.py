@@ -9,6 +9,7 @@ import pickle
 import random
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +42,8 @@ from faithful_search.tools.retrieval.index_folder import (
 )
 from faithful_search.tools.words import words
 from faithful_search.trajectory import Evidence
+
+QUERIES = [f"w{n} w{n + 1}" for n in range(40)]
 
 
 def rows(number: int, seed: int = 0) -> list[dict[str, str]]:
@@ -499,27 +502,47 @@ def test_a_missing_package_is_named(tmp_path, passages, missing, monkeypatch):
     assert str(told.value) == f"dense search needs {missing}: pip install 'faithful-search[dense]'"
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_threads_copies_and_forks_search_alike(folder, passages, request):
-    """A child without the threads of its parent, for which it would wait for ever."""
-    faiss, threads = load_faiss(), torch.get_num_threads()
+@pytest.fixture
+def on_two_threads(request):
+    faiss = load_faiss()
+    threads = torch.get_num_threads()
     for setting in (torch.set_num_threads, faiss.omp_set_num_threads):
         request.addfinalizer(partial(setting, threads))
         setting(2)
+
+
+def test_threads_and_copies_search_alike(folder, passages, on_two_threads):
     index = DenseIndex(folder, passages, exact=True, beam=33)
     data = pickle.dumps(index)
     copy = pickle.loads(data)
     assert len(data) < 5_000
     assert (copy.exact, copy.beam) == (True, 33)
-    queries = [f"w{n} w{n + 1}" for n in range(40)]
-    expected = copy.search_batch(queries, 5)
+    expected = copy.search_batch(QUERIES, 5)
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda query: index.search(query, 5), queries)) == expected
-    child = os.fork()
-    if child == 0:
-        signal.alarm(300)
-        os._exit(0 if index.search_batch(queries, 5) == expected else 3)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert list(pool.map(lambda query: index.search(query, 5), QUERIES)) == expected
+
+
+# In a program of its own: the threads of other tests do not end in its fork
+SEARCHED_IN_A_FORK = """
+import os, pickle, sys, torch
+from faithful_search.tools.retrieval.dense import load_faiss
+torch.set_num_threads(2)
+load_faiss().omp_set_num_threads(2)
+index, queries = pickle.load(sys.stdin.buffer)
+expected = index.search_batch(queries, 5)
+child = os.fork()
+if child == 0:
+    os._exit(0 if index.search_batch(queries, 5) == expected else 3)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_fork_searches_alike(folder, passages):
+    """A child without the threads of its parent, for which it would wait for ever."""
+    data = pickle.dumps((DenseIndex(folder, passages, exact=True), QUERIES))
+    command = [sys.executable, "-c", SEARCHED_IN_A_FORK]
+    searched = subprocess.run(command, input=data, stderr=subprocess.PIPE, timeout=300)
+    assert searched.returncode == 0, searched.stderr.decode()
 
 
 # the encoder's own files
