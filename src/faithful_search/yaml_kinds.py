@@ -8,13 +8,13 @@ from .text import shortened
 
 MOST_SHOWN = 40  # characters of a value that is refused
 SWITCHES = ("true", "false", "yes", "no", "t", "f", "y", "n", "1", "0")
-"""What a setting that is on or off may say."""
+"""What a setting that is on or off may say, as text; YAML's own values are compared as text, too."""
 UNIONS = (Union, UnionType)
 IN_WORDS = {
     str: {"one": "text", "several": "texts"},
     int: {"one": "a whole number", "several": "whole numbers"},
     float: {"one": "a number", "several": "numbers"},
-    bool: {"one": "true or false", "several": "switches"},
+    bool: {"one": "true or false", "several": "values of true or false"},
     list: {"one": "a list", "several": "lists"},
     dict: {"one": "a mapping", "several": "mappings"},
 }
@@ -30,7 +30,8 @@ def check_kind(name: str, value: Any, kind: Any) -> None:
         name: what the setting is called in the error, with the file that it stands in.
         value: what YAML made of it, or the text of a flag.
         kind: its type, as an annotation says it. A `Literal` takes any text: whoever reads the
-            setting names its choices. A type that YAML has no values of takes any value.
+            setting names its choices. A type that YAML has no values of takes any value; the
+            elements of a list have types that it has.
 
     Example:
         >>> check_kind("mine.yaml: max_steps", "many", int | None)
@@ -47,7 +48,8 @@ def check_kind(name: str, value: Any, kind: Any) -> None:
     else:
         value_in_words = shortened(repr(value), MOST_SHOWN)
     advice = ""
-    if _is_of("", kind) and isinstance(value, (bool, int, float)):
+    takes_text = _is_of("", kind)
+    if takes_text and isinstance(value, (bool, int, float)):
         advice = "; if it is text, put it between quotes"
     raise ConfigError(f"{name} is {_in_words(kind)}, not {value_in_words}{advice}")
 
@@ -62,12 +64,14 @@ def _is_of(value: Any, kind: Any) -> bool:
         return str(value).lower() in SWITCHES
     if plain in (int, float):
         return _is_number(value, plain)
-    if plain is list and isinstance(value, list):
-        [element] = get_args(kind) or [Any]
-        return all(_is_of(entry, element) for entry in value)
-    if plain in (str, list, dict, NoneType):
+    if plain in (str, dict, NoneType):
         return isinstance(value, plain)
-    return True
+    if plain is not list:
+        return True
+    if not isinstance(value, list):
+        return False
+    [element] = get_args(kind) or [object]
+    return all(_is_of(entry, element) for entry in value)
 
 
 def _is_number(value: Any, kind: type[int] | type[float]) -> bool:

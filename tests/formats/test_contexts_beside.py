@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 import faithful_search as fs
+from faithful_search.errors import DataError
 
 QUESTION = "Where was Ada born?"
 BORN = 'Ada was born in "Veldt".'
@@ -80,6 +81,13 @@ def test_another_list_of_such_a_name_is_nothing():
     assert unread({"messages": CHAT, "documents": [{"path": "ada.pdf"}]}) == []
 
 
-@pytest.mark.parametrize("cell", [[], "", None, {}, True])
+@pytest.mark.parametrize("cell", [[], "", "  ", None, {}, True])
 def test_a_column_without_contexts_is_nothing(cell):
     assert unread({"messages": CHAT, "contexts": cell}) == []
+
+
+@pytest.mark.parametrize("column", ["citations", "Citations", "results"])
+def test_addresses_alone_are_no_contexts_of_an_answer(column):
+    row = {"question": QUESTION, column: ["https://ada.example"], "answer": "Veldt"}
+    with pytest.raises(DataError, match="no column with messages"):
+        fs.parse(row)

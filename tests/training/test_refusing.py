@@ -20,7 +20,14 @@ from faithful_search.recipes import evaluate, pou, veritas
 from faithful_search.recipes.running import TrainingRecipe
 from faithful_search.training.arguments import PokeeConfig, SearchGRPOConfig, SearchSFTConfig
 from faithful_search.training.outline import settings_in
-from faithful_search.training.refusing import GRPO, MODEL, check_early, checked, read_config
+from faithful_search.training.refusing import (
+    GRPO,
+    MODEL,
+    check_early,
+    checked,
+    read_call,
+    read_config,
+)
 from faithful_search.training.run_folder import LOCK
 
 TRY = """
@@ -147,6 +154,7 @@ WRONG = [
     ("pou", "dialect: [x]", "dialect is text, not ['x']"),
     ("pou", "report_to: 5", "report_to is text or a list, not 5"),
     ("pou", "env: [a]", "env is a mapping, not ['a']"),
+    ("pou", "env: []", "env is a mapping, not []"),
     ("pou", "extends: [a]", "extends is text, not ['a']"),
     ("veritas", "resume: 3", "resume is true or false, not 3"),
     ("ppo", "bf16: x", "bf16 is true or false, not 'x'"),
@@ -176,6 +184,18 @@ def test_a_value_of_a_wrong_type_is_refused_by_its_file_and_key(recipe, line, wh
     (tmp_path / "mine.yaml").write_text(line)
     with pytest.raises(ConfigError, match=re.escape(f"mine.yaml: {why}")):
         check_of(recipe, "--config", str(tmp_path / "mine.yaml"))
+
+
+def test_an_empty_env_sets_nothing(tmp_path):
+    (tmp_path / "mine.yaml").write_text("env:\n")
+    assert read_call([], tmp_path / "mine.yaml").environment == {}
+
+
+@pytest.mark.parametrize("text", ["[]", "0", "false"])
+def test_a_file_that_is_no_mapping_is_refused(text, tmp_path):
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"mine\.yaml must hold a YAML mapping"):
+        check_of("pou", "--config", str(tmp_path / "mine.yaml"))
 
 
 def test_the_file_that_says_it_is_named_where_another_one_extends_it(tmp_path):

@@ -4,14 +4,15 @@ What an agent hands over stands in `artifacts`, apart from the `history` of what
 the message in the `status`. All of it is the agent's: an artifact is no evidence.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from .base import Chat, Format, Messages, mapping, mappings, text
 from .message_parts import speaker
 
 _CONTEXT = ("contextId", "context_id")
-_ROLE = "ROLE_"  # before roles, where the protocol's buffers are written as JSON
+_ROLE = "ROLE_"  # before roles in JSON that Protocol Buffers write
+_PARTS = ("text", "data", "file", "url", "raw")  # what a part without a kind may hold
 
 
 def read(value: Any) -> Chat | None:
@@ -29,7 +30,7 @@ def read(value: Any) -> Chat | None:
     for artifact in mappings(fields, "artifacts"):
         artifacts.append({"role": "assistant", "content": _parts(artifact)})
     if any(_says_something(artifact) for artifact in artifacts):
-        messages = _with_comments(messages)
+        messages = _reply_as_commentary(messages)
     return Chat([*messages, *artifacts])
 
 
@@ -45,9 +46,9 @@ def _parts(holder: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The parts of a message or an artifact, each with its type."""
     parts = []
     for part in mappings(holder, "parts") or mappings(holder, "content"):
-        names: Iterable[str] = ("text", "data", "file")
         kind = part.get("kind") or part.get("type")
-        kind = kind or next((name for name in names if name in part), "nothing")
+        if not kind:
+            kind = next((name for name in _PARTS if name in part), "nothing")
         parts.append({**part, "type": kind})
     return parts
 
@@ -56,9 +57,9 @@ def _says_something(message: Mapping[str, Any]) -> bool:
     return any(text(part.get("text")) for part in message["content"])
 
 
-def _with_comments(messages: Messages) -> Messages:
-    """The messages; what the agent says behind the user's last words is no answer, but said on the
-    way to its artifacts.
+def _reply_as_commentary(messages: Messages) -> Messages:
+    """The messages, in which those after the user's last are marked as commentary: the answer is
+    in the artifacts, and these were said on the way to them.
     """
     users = [number for number, message in enumerate(messages) if speaker(message) == "user"]
     start = users[-1] + 1 if users else 0

@@ -33,7 +33,7 @@ _CONTEXTS = (
     *("source_nodes", "source_documents", "retriever_resources", "retrieved", "retrieved_chunks"),
     *("retrieved_context", "retrieval_results", "search_results", "chunks", "context"),
 )
-_RESULTS = ("citations", "results")  # of search services: contexts only where they have texts
+_RESULTS = ("citations", "results")  # of search services: contexts only where they are objects
 _ANSWERS = (
     *("response", "actual_output", "generated_answer", "model_answer", "prediction"),
     *("output", "generation", "answer"),
@@ -62,31 +62,44 @@ def read(value: Any) -> Chat | None:
 
 def with_contexts(chat: Chat, row: Mapping[str, Any]) -> Chat:
     """The chat with the contexts in columns beside it that no tool returned in it: as the result of
-    a search before its reply, or, where that is not certain, counted as left out.
+    a search before its reply, or, where the agent may not have read them, counted as left out.
     """
-    left_out: dict[str, int] = {}
     messages = list(chat.messages)
+    left_out: dict[str, int] = {}
     for name in columns.named(row, _CONTEXTS):
         cell = row[name]
-        if not cell or not isinstance(cell, str | list | Mapping):
+        if not _is_filled(cell):
             continue
-        contexts = _read_contexts([cell] if text(cell) and _listed(cell) is None else cell)
-        is_certain = _says_retrieved(name) or "context" in name.lower()
-        if contexts is None and not is_certain:
-            continue  # something else may be called so, as `chunks` of a stream
-        conversation = read_messages(messages)
-        if contexts is not None and _are_returned(contexts, conversation):
+        why = f"contexts in {name!r}, which the agent may not have read"
+        contexts = _read_contexts([cell] if _is_one_text(cell) else cell)
+        if contexts is None:
+            # Anything may be called so, as the `chunks` of a stream
+            if _says_retrieved(name) or "context" in name.lower():
+                left_out[why] = len(cell) if isinstance(cell, list) else 1
+            continue
+        conversation = read_messages(messages)  # with what a column before this one has added
+        if _are_returned(contexts, conversation):
             continue
         question = _only_question(conversation)
-        if contexts is not None and question is not None and _says_retrieved(name):
-            retrieval = search("retrieval", {"query": question}, contexts)
-            speakers = list(map(speaker, messages))
-            reply = speakers.index("assistant")
-            messages = [*messages[:reply], *retrieval, *messages[reply:]]
-        else:
-            count = len(cell) if isinstance(cell, list) else 1
-            left_out[f"contexts in {name!r}, which the agent may not have read"] = count
+        if question is None or not _says_retrieved(name):
+            left_out[why] = len(contexts)
+            continue
+        retrieval = search("retrieval", {"query": question}, contexts)
+        reply = [speaker(message) for message in messages].index("assistant")
+        messages = [*messages[:reply], *retrieval, *messages[reply:]]
     return replace(chat, messages=messages, left_out={**chat.left_out, **left_out})
+
+
+def _is_filled(cell: Any) -> bool:
+    """Whether a column holds anything that may be contexts."""
+    if isinstance(cell, str):
+        return text(cell) is not None
+    return isinstance(cell, list | Mapping) and len(cell) > 0
+
+
+def _is_one_text(cell: Any) -> bool:
+    """Whether a column holds a text, and none in which a list was printed."""
+    return isinstance(cell, str) and _listed(cell) is None
 
 
 def _says_retrieved(name: str) -> bool:
@@ -125,7 +138,7 @@ def _first_text(fields: Mapping[str, Any], names: tuple[str, ...]) -> str | None
 def _contexts(fields: Mapping[str, Any]) -> list[dict[str, str]] | None:
     """The contexts as parts of a result; `None` where the row has no list of them."""
     for name in columns.named(fields, (*_CONTEXTS, *_RESULTS)):
-        if name in _RESULTS and not mappings(_listed(fields[name]), pure=True):
+        if name.lower() in _RESULTS and not mappings(_listed(fields[name]), pure=True):
             continue
         contexts = _read_contexts(fields[name])
         if contexts is not None:

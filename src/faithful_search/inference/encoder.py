@@ -86,8 +86,7 @@ class Encoder:
         )
         query_prefix, passage_prefix = files.prefixes()
         pooling = files.pooling(parts.get("Pooling"))
-        lengths = files.read(f"{folder}/sentence_bert_config.json".lstrip("/"))
-        limit = lengths.get("max_seq_length")
+        limit = files.read("sentence_bert_config.json", folder).get("max_seq_length")
         if not limit:
             limit = min(512, max_tokens(encoder, tokenizer) or 512)
         settings: dict[str, Any] = {
@@ -152,15 +151,19 @@ class Encoder:
 
 
 class _FilesBeside(NamedTuple):
-    """The JSON files of sentence-transformers beside a model. All raise `ConfigError` for a file
-    that cannot be read.
+    """The JSON files of sentence-transformers beside a model. Each method raises `ConfigError` for
+    a file that is no JSON.
     """
 
     model: str
     revision: str | None
 
-    def read(self, name: str) -> Any:
-        """What a file holds; an empty mapping where there is none, or nothing in it."""
+    def read(self, name: str, folder: str = "") -> Any:
+        """What a file holds; an empty mapping where there is none, or nothing in it. `folder` is
+        that of one of the model's parts.
+        """
+        if folder:
+            name = f"{folder}/{name}"
         path = file_beside(self.model, name, self.revision)
         if path is None:
             return {}
@@ -201,7 +204,7 @@ class _FilesBeside(NamedTuple):
         if part is None:
             return "mean"
         modes = []
-        for name, value in self.read(f"{part['path']}/config.json").items():
+        for name, value in self.read("config.json", part["path"]).items():
             if name.startswith("pooling_mode_") and value is True:
                 modes.append(name)
         if len(modes) != 1 or modes[0] not in _POOLINGS:

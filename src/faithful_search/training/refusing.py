@@ -78,7 +78,10 @@ class RecipeCall:
 
 
 def read_call(argv: Sequence[str] | None, default: Path | None) -> RecipeCall:
-    """The settings of the file that `--config` names, or of `default`, and the other flags."""
+    """The settings of the file that `--config` names, or of `default`, and the other flags.
+
+    `env` is none of the settings; a file's own replaces that of a file which it extends.
+    """
     flags = at_home(list(sys.argv[1:] if argv is None else argv))
     path, rest = default, []
     while flags:
@@ -95,10 +98,10 @@ def read_call(argv: Sequence[str] | None, default: Path | None) -> RecipeCall:
     for file, settings_of_file in _files_of(path) if path else []:
         settings |= settings_of_file
         places |= dict.fromkeys(settings_of_file, file)
-    environment = settings.pop("env", {})
-    if environment:
+    environment = settings.pop("env", None)
+    if environment is not None:
         check_kind(f"{places['env']}: env", environment, dict)
-    return RecipeCall(settings, rest, path, environment, places)
+    return RecipeCall(settings, rest, path, environment or {}, places)
 
 
 def spelled(name: str, setting_names: Collection[str]) -> str:
@@ -159,14 +162,18 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
 
 def _files_of(path: Path, *extending: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """A file behind those that it extends, each with what it says itself."""
+    """The files that a file extends, the first one first, and last the file itself; each with what
+    it says itself. `extending` are the files that led here.
+    """
     path = _find_config(path)
     if path.resolve() in [file.resolve() for file in extending]:
         raise ConfigError(f"{extending[-1]} extends {path}, and so itself: take one `extends:` out")
     try:
-        settings = load_yaml(path) or {}
+        settings = load_yaml(path)
     except DataError as error:
         raise ConfigError(str(error)) from error
+    if settings is None:  # an empty file
+        settings = {}
     if not isinstance(settings, dict):
         raise ConfigError(f"{path} must hold a YAML mapping, not {type(settings).__name__}")
     settings = {name: at_home(value) for name, value in settings.items()}
